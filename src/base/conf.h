@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The settings, read once from the environment.
+ *
+ * base/toggles.def is the one table of them: name, values, default, meaning.
+ * A value that is not in the table gives one warning and the default.
+ */
+#ifndef VMML_BASE_CONF_H
+#define VMML_BASE_CONF_H
+
+#include <stdbool.h>
+
+enum vmml_conf_range {
+    VMML_RANGE_EXTENT,
+    VMML_RANGE_REQUEST,
+    VMML_RANGE_OFF,
+};
+
+enum vmml_conf_native {
+    VMML_NATIVE_AUTO,  /* stand down where UCX does it right by itself */
+    VMML_NATIVE_NEVER, /* serve those as well */
+};
+
+struct vmml_conf {
+    bool on;                      /* VMMLANE */
+    enum vmml_conf_range range;   /* VMMLANE_RANGE */
+    const char *range_callers;    /* VMMLANE_RANGE_CALLERS: fnmatch patterns
+                                   * of file names, ',' between; or NULL */
+    bool share;                   /* VMMLANE_SHARE */
+    bool create;                  /* VMMLANE_CREATE */
+    enum vmml_conf_native native; /* VMMLANE_NATIVE */
+};
+
+/* The settings; read from the environment by the first call, which also opens
+ * the log. Usable at any time, also before main. Never NULL. */
+const struct vmml_conf *vmml_conf(void);
+
+#endif

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The importer's side of a ledger: checked, read-only, and safe against an
+ * exporter that writes anything at any time. No driver call is made here.
+ *
+ * Thread-safe: a reader has no state that changes after it was opened.
+ */
+#ifndef VMML_LEDGER_READER_H
+#define VMML_LEDGER_READER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ledger/layout.h"
+
+struct vmml_ledger_reader;
+
+/* A chunk as it was when it was read: a consistent copy. */
+struct vmml_chunk_view {
+    uint64_t serial;
+    uint64_t address;
+    uint64_t size;
+    uint32_t slot;
+    uint32_t device;
+    int32_t fd;
+    uint8_t kind;
+};
+
+/* A window as it was when it was read. */
+struct vmml_window_view {
+    uint64_t base;
+    uint64_t size;
+    uint32_t index;
+    uint32_t device;
+    uint8_t device_uuid[16];
+    uint64_t newest;
+    uint64_t revoked;
+};
+
+/*
+ * Check and map a ledger.
+ *
+ * fd: of the exporter's memfd; stays the caller's. It must be a memfd of
+ * VMML_LEDGER_FILE_SIZE bytes with the seals SHRINK, GROW and SEAL; its header
+ * must have our magic, version, sizes and `nonce`.
+ * Returns 0, or -errno: EPROTO not a ledger or wrong seals, ESTALE another
+ * nonce, EPROTONOSUPPORT another version, ENOMEM, EIO.
+ */
+int vmml_ledger_open(int fd, const uint8_t nonce[VMML_NONCE_SIZE],
+                     struct vmml_ledger_reader **reader);
+void vmml_ledger_close(struct vmml_ledger_reader *reader);
+
+/* Pid, its namespace and start time from the (checked) header. */
+uint32_t vmml_ledger_reader_pid(const struct vmml_ledger_reader *reader);
+uint32_t vmml_ledger_reader_pid_ns(const struct vmml_ledger_reader *reader);
+uint64_t vmml_ledger_reader_start_time(const struct vmml_ledger_reader *reader);
+
+/*
+ * Find a window by base and size. Returns 0, -ENOENT when there is none or it
+ * is retired, -EAGAIN when the exporter wrote all the time (bounded tries).
+ */
+int vmml_ledger_find_window(const struct vmml_ledger_reader *reader,
+                            uint64_t base, uint64_t size,
+                            struct vmml_window_view *view);
+
+/*
+ * Has the window changed since `view` was read? Two loads; no system call.
+ * `*revoked` is false when chunks were only added.
+ */
+bool vmml_ledger_window_changed(const struct vmml_ledger_reader *reader,
+                                const struct vmml_window_view *view,
+                                bool *revoked);
+
+/* Address of the window's revocation count, for the check at each copy. */
+const _Atomic uint64_t *
+vmml_ledger_revoked_word(const struct vmml_ledger_reader *reader,
+                         uint32_t window);
+
+/*
+ * The live chunks of a window that were published after `since` (a serial; 0:
+ * all), newest first. Every chunk lies inside the window, is not empty, is
+ * aligned to `granule` bytes and overlaps no other; at most
+ * window size / granule chunks.
+ *
+ * chunks: malloc'ed array, *count entries; the caller frees it.
+ * view: refreshed to the state that the array shows.
+ * Returns 0, or -errno: EAGAIN (wrote all the time), EPROTO (nonsense in it),
+ * ENOENT (retired), ENOMEM.
+ */
+int vmml_ledger_collect(const struct vmml_ledger_reader *reader,
+                        struct vmml_window_view *view, uint64_t since,
+                        uint64_t granule, struct vmml_chunk_view **chunks,
+                        size_t *count);
+
+/* Is the publication `serial` in `slot` still live? The check that makes a
+ * received descriptor believable, and that tells which mapped chunks died. */
+bool vmml_ledger_is_live(const struct vmml_ledger_reader *reader,
+                         uint32_t slot, uint64_t serial);
+
+#endif

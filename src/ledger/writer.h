@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The exporter's side of its ledger. No driver call is made here; chunk
+ * descriptors are only numbers here and are closed by the caller.
+ *
+ * Not thread-safe: the caller holds its own lock around every call.
+ */
+#ifndef VMML_LEDGER_WRITER_H
+#define VMML_LEDGER_WRITER_H
+
+#include <stdint.h>
+
+#include "ledger/layout.h"
+
+struct vmml_ledger;
+
+/*
+ * Make the ledger of this process: a new random nonce, an empty table.
+ * Returns 0, or -errno (ENOMEM, ENOSYS, EMFILE, ENOSPC, EIO for no randomness).
+ */
+int vmml_ledger_create(struct vmml_ledger **ledger);
+
+/* Unmap and close everything of it. Chunk descriptors stay open. */
+void vmml_ledger_destroy(struct vmml_ledger *ledger);
+
+/* The nonce, VMML_NONCE_SIZE bytes, valid as long as the ledger. */
+const uint8_t *vmml_ledger_nonce(const struct vmml_ledger *ledger);
+
+/* The descriptor that a handle names: read-only, close-on-exec, high. */
+int vmml_ledger_fd(const struct vmml_ledger *ledger);
+
+/* PID-namespace inode and pid as written in the header. */
+uint32_t vmml_ledger_pid_ns(const struct vmml_ledger *ledger);
+
+/*
+ * Add a window, or find the one with this base and size again (also a retired
+ * one, which then serves again).
+ * Returns its index, or -errno (ENOSPC when the table is full, ENOMEM).
+ */
+int vmml_ledger_add_window(struct vmml_ledger *ledger, uint64_t base,
+                           uint64_t size, uint32_t device,
+                           const uint8_t device_uuid[16]);
+
+/*
+ * Publish a live chunk. Its serial is written to *serial.
+ * Returns its slot, or -errno (ENOSPC, ENOMEM).
+ */
+int vmml_ledger_publish(struct vmml_ledger *ledger, uint32_t window,
+                        uint64_t address, uint64_t size, int fd,
+                        uint32_t device, uint64_t *serial);
+
+/* The exporter is about to unmap the chunk: no new copy may use it. */
+void vmml_ledger_begin_unmap(struct vmml_ledger *ledger, uint32_t slot);
+
+/* The unmap failed: the chunk is live again, under a new serial. */
+void vmml_ledger_restore(struct vmml_ledger *ledger, uint32_t slot,
+                         uint64_t *serial);
+
+/* The chunk is dead: its slot may be reused. Call it before its descriptor is
+ * closed. Works on live and on unmapping chunks. */
+void vmml_ledger_kill(struct vmml_ledger *ledger, uint32_t slot);
+
+/* The reservation is gone and all its chunks are dead. */
+void vmml_ledger_retire_window(struct vmml_ledger *ledger, uint32_t window);
+
+#endif

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The order between UCX's copies on different streams.
+ *
+ * UCX orders PUTs around ucp_worker_fence() by nothing but the use of one
+ * stream for each GPU UUID, and vmmlane's keys have a UUID of their own. So
+ * the first copy on a stream after a fence waits (cuStreamWaitEvent) for what
+ * the other streams of libuct_cuda still hold.
+ *
+ * Also remembers which streams posted to a mirror, so that an unmap waits for
+ * those and never for a whole context. UCX destroys its streams: an event
+ * then stands for what the stream still held.
+ */
+#ifndef VMML_ORDER_ORDER_H
+#define VMML_ORDER_ORDER_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cuda_abi.h"
+
+/* Streams tracked at one time. A copy on one more is waited for at once. */
+#define VMML_STREAMS_MAX 4096
+
+/* A set of stream slots. All zero: empty. */
+struct vmml_stream_set {
+    _Atomic uint64_t bits[VMML_STREAMS_MAX / 64];
+};
+
+/* From now on fences are watched: called when the first mirror is opened.
+ * Before that every call here returns at once. Copies posted earlier than
+ * this are ordered by UCX itself. */
+void vmml_order_activate(void);
+
+/*
+ * A copy of libuct_cuda is about to be posted on `stream`, whose context is
+ * current. After a fence, makes the stream wait for the others.
+ *
+ * set: of the mirror that the copy touches, or NULL; the stream is added.
+ * Returns CUDA_SUCCESS, or the error of the wait that could not be queued:
+ * then the copy must not be posted.
+ */
+CUresult vmml_order_begin_copy(CUstream stream, struct vmml_stream_set *set);
+
+/* The copy was posted. Waits for it only where the stream is not tracked. */
+CUresult vmml_order_end_copy(CUstream stream);
+
+/*
+ * Wait until all copies that the streams in `set` hold now have ended, and
+ * empty the set. No lock is held while waiting. The caller keeps posters out.
+ * Returns CUDA_SUCCESS, or the first error (a stream that failed counts as
+ * drained, so the caller may unmap all the same; the error is for the log).
+ */
+CUresult vmml_order_drain(struct vmml_stream_set *set);
+
+/* In a child of fork: forget everything, with locks made anew. */
+void vmml_order_forget(void);
+
+#endif

@@ -1,12 +1,272 @@
 /* SPDX-License-Identifier: MIT */
 #include "doors/caller.h"
 
+#include <elf.h>
+#include <fnmatch.h>
+#include <link.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/conf.h"
+#include "base/log.h"
+#include "doors/module.h"
+
+/* `name` and then the end of a name: "libucs" is libucs.so.0, libucs-1a2b.so
+ * (a wheel's hash or --with-soname-suffix), libucs_fuse.so; not libucsomething.
+ */
+static bool vmml_is_library(const char *file, const char *name)
+{
+    size_t length = strlen(name);
+
+    return strncmp(file, name, length) == 0 && file[length] != '\0' &&
+           strchr(".-_", file[length]) != NULL;
+}
+
+/* The tool that CUDA_INJECTION64_PATH names is loaded by the driver and
+ * watches it: it wants the real functions. Every thread that comes first
+ * stores the same bytes. */
+static bool vmml_is_injected(const char *file)
+{
+    static char tool[128];
+    static atomic_bool known;
+
+    if (!atomic_load_explicit(&known, memory_order_acquire)) {
+        const char *path = secure_getenv("CUDA_INJECTION64_PATH");
+        const char *slash = path != NULL ? strrchr(path, '/') : NULL;
+
+        if (slash != NULL)
+            path = slash + 1;
+        if (path != NULL && strlen(path) < sizeof(tool))
+            strcpy(tool, path);
+        atomic_store_explicit(&known, true, memory_order_release);
+    }
+    return tool[0] != '\0' && strcmp(file, tool) == 0;
+}
+
+static bool vmml_is_driver(const char *file)
+{
+    static const char *const starts[] = {
+        "libcuda.so",   "libcuda-",         "libcudadebugger.so",
+        "libcupti.so",  "libcuinj64.so",    "libnvperf_",
+        "libsanitizer", "libToolsInjection"};
+
+    for (size_t i = 0; i < sizeof(starts) / sizeof(starts[0]); i++) {
+        if (strncmp(file, starts[i], strlen(starts[i])) == 0)
+            return true;
+    }
+    return vmml_is_injected(file);
+}
+
+/* VMMLANE_RANGE_CALLERS: patterns with ',' between. */
+static bool vmml_is_named(const char *file)
+{
+    const char *patterns = vmml_conf()->range_callers, *end;
+    char pattern[256];
+    size_t length;
+
+    for (; patterns != NULL && *patterns != '\0'; patterns = end) {
+        end = strchrnul(patterns, ',');
+        length = (size_t)(end - patterns);
+        if (*end == ',')
+            end++;
+        if (length == 0 || length >= sizeof(pattern))
+            continue;
+        memcpy(pattern, patterns, length);
+        pattern[length] = '\0';
+        if (fnmatch(pattern, file, 0) == 0)
+            return true;
+    }
+    return false;
+}
+
+static enum vmml_caller vmml_ucx_class(const char *file)
+{
+    if (vmml_is_library(file, "libuct_cuda_gdrcopy"))
+        return VMML_CALLER_UCX;
+    if (vmml_is_library(file, "libuct_cuda"))
+        return VMML_CALLER_UCT_CUDA;
+    if (vmml_is_library(file, "libucm"))
+        return VMML_CALLER_UCM;
+    if (vmml_is_library(file, "libucs") || vmml_is_library(file, "libuct") ||
+        vmml_is_library(file, "libucp"))
+        return VMML_CALLER_UCX;
+    return VMML_CALLER_OTHER;
+}
+
+enum vmml_caller vmml_file_class(const char *file)
+{
+    enum vmml_caller class = VMML_CALLER_OTHER;
+
+    if (strncmp(file, "libuc", 5) == 0)
+        class = vmml_ucx_class(file);
+    if (class != VMML_CALLER_OTHER)
+        return class;
+    if (vmml_is_driver(file))
+        return VMML_CALLER_DRIVER;
+    if (vmml_is_library(file, "libvmmlane"))
+        return VMML_CALLER_SHIM;
+    return vmml_is_named(file) ? VMML_CALLER_NAMED : VMML_CALLER_OTHER;
+}
+
 enum vmml_caller vmml_caller_class(const void *address)
 {
-    return VMML_CALLER_OTHER;
+    struct vmml_module module;
+
+    if (vmml_is_own(address))
+        return VMML_CALLER_SHIM;
+    if (!vmml_module_find(address, &module))
+        return VMML_CALLER_OTHER;
+    return vmml_file_class(vmml_module_file(&module));
+}
+
+struct vmml_image {
+    uintptr_t address;
+    uintptr_t base;
+    const ElfW(Phdr) * headers;
+    unsigned count;
+};
+
+static int vmml_image_match(struct dl_phdr_info *info, size_t size, void *data)
+{
+    struct vmml_image *image = data;
+
+    for (unsigned i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *header = &info->dlpi_phdr[i];
+
+        if (header->p_type != PT_LOAD ||
+            image->address - (info->dlpi_addr + header->p_vaddr) >=
+                header->p_memsz)
+            continue;
+        image->base = info->dlpi_addr;
+        image->headers = info->dlpi_phdr;
+        image->count = info->dlpi_phnum;
+        return 1;
+    }
+    return 0;
+}
+
+struct vmml_symbols {
+    const ElfW(Sym) * table;
+    const char *names;
+    size_t undefined; /* the table's first entries, before the hashed ones */
+};
+
+/* The loader has relocated these pointers, but for the vDSO's. */
+static const void *vmml_dynamic_pointer(const struct vmml_image *image,
+                                        const ElfW(Dyn) * entry)
+{
+    uintptr_t pointer = entry->d_un.d_ptr;
+
+    return (const void *)(pointer < image->base ? pointer + image->base
+                                                : pointer);
+}
+
+static bool vmml_image_symbols(const struct vmml_image *image,
+                               struct vmml_symbols *symbols)
+{
+    const ElfW(Dyn) *entry = NULL;
+
+    memset(symbols, 0, sizeof(*symbols));
+    for (unsigned i = 0; i < image->count; i++) {
+        if (image->headers[i].p_type == PT_DYNAMIC)
+            entry = (const void *)(image->base + image->headers[i].p_vaddr);
+    }
+    for (; entry != NULL && entry->d_tag != DT_NULL; entry++) {
+        const void *pointer = vmml_dynamic_pointer(image, entry);
+
+        if (entry->d_tag == DT_SYMTAB)
+            symbols->table = pointer;
+        else if (entry->d_tag == DT_STRTAB)
+            symbols->names = pointer;
+        else if (entry->d_tag == DT_GNU_HASH)
+            symbols->undefined = ((const uint32_t *)pointer)[1];
+        else if (entry->d_tag == DT_HASH && symbols->undefined == 0)
+            symbols->undefined = ((const uint32_t *)pointer)[1];
+    }
+    return symbols->table != NULL && symbols->names != NULL;
+}
+
+static bool vmml_image_imports(const struct vmml_image *image, const char *name)
+{
+    struct vmml_symbols symbols;
+
+    if (!vmml_image_symbols(image, &symbols))
+        return false;
+    for (size_t i = 1; i < symbols.undefined; i++) {
+        const ElfW(Sym) *symbol = &symbols.table[i];
+
+        if (symbol->st_shndx == SHN_UNDEF &&
+            strcmp(symbols.names + symbol->st_name, name) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool vmml_image_contains(const struct vmml_image *image,
+                                const char *text)
+{
+    for (unsigned i = 0; i < image->count; i++) {
+        const ElfW(Phdr) *header = &image->headers[i];
+
+        if (header->p_type != PT_LOAD || (header->p_flags & PF_R) == 0 ||
+            (header->p_flags & PF_W) != 0)
+            continue;
+        if (memmem((const void *)(image->base + header->p_vaddr),
+                   header->p_filesz, text, strlen(text)) != NULL)
+            return true;
+    }
+    return false;
+}
+
+/* Remembered answers: a module's identity, its lowest bit the answer. */
+static _Atomic uint64_t vmml_native_fd[32];
+
+static bool vmml_native_fd_known(uint64_t identity, bool *native)
+{
+    for (size_t i = 0; i < 32; i++) {
+        uint64_t entry =
+            atomic_load_explicit(&vmml_native_fd[i], memory_order_relaxed);
+
+        if ((entry | 1) == (identity | 1) && entry != 0) {
+            *native = (entry & 1) != 0;
+            return true;
+        }
+    }
+    return false;
+}
+
+static void vmml_native_fd_remember(uint64_t identity, bool native)
+{
+    uint64_t entry = (identity & ~1ull) | native;
+
+    for (size_t i = 0; i < 32; i++) {
+        uint64_t empty = 0;
+
+        if (atomic_compare_exchange_strong(&vmml_native_fd[i], &empty, entry))
+            return;
+    }
 }
 
 bool vmml_module_has_native_fd(const void *address)
 {
-    return false;
+    struct vmml_module module;
+    struct vmml_image image = {.address = (uintptr_t)address};
+    uint64_t identity;
+    bool native;
+
+    if (!vmml_module_find(address, &module))
+        return false;
+    identity = vmml_module_identity(&module);
+    if (vmml_native_fd_known(identity, &native))
+        return native;
+    /* The scan is outside the callback, which runs under the loader's lock. */
+    if (dl_iterate_phdr(vmml_image_match, &image) != 1)
+        return false;
+    native = vmml_image_imports(&image, "syscall") &&
+             vmml_image_contains(&image, "pidfd_getfd");
+    vmml_native_fd_remember(identity, native);
+    vmml_debug("%s shares descriptors %s", vmml_module_file(&module),
+               native ? "by itself" : "not by itself");
+    return native;
 }

@@ -16,6 +16,8 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "base/hash.h"
+
 #define VMML_LEDGER_MAGIC       0x6c656e616c6d6d76ull /* "vmmlanel" */
 #define VMML_LEDGER_VERSION     1
 #define VMML_LEDGER_WINDOWS_MAX 65536
@@ -35,39 +37,63 @@ enum vmml_chunk_state {
     VMML_CHUNK_UNMAPPING, /* the exporter is in cuMemUnmap */
 };
 
+/*
+ * Buckets of the window directory: a hash of base and size leads to the first
+ * window of a chain. Entries hold a window's index plus 1, so that a part of
+ * the file that was never written reads as empty.
+ */
+#define VMML_LEDGER_BUCKETS 16384
+
 struct vmml_ledger_header {
     uint64_t magic;
     uint32_t version;
-    uint32_t header_size; /* bytes; the window table starts there */
+    uint32_t header_size; /* bytes; the buckets start there */
     uint8_t nonce[VMML_NONCE_SIZE];
-    uint32_t pid;       /* in the exporter's PID namespace */
-    uint32_t pid_ns;    /* inode number of that namespace */
+    uint32_t pid;        /* in the exporter's PID namespace */
+    uint32_t pid_ns;     /* inode number of that namespace */
     uint64_t start_time; /* clock ticks since boot, /proc/PID/stat field 22 */
     uint32_t window_capacity;
     uint32_t chunk_capacity;
     _Atomic uint32_t window_count; /* windows [0, count) were ever used */
     _Atomic uint32_t chunk_count;  /* chunks [0, count) were ever used */
+    /* Sequence lock of the directory: odd while a window is taken out of its
+     * chain. An insertion does not change it. */
+    _Atomic uint32_t directory_sequence;
+    uint32_t reserved;
+};
+
+enum vmml_window_state {
+    VMML_WINDOW_SERVED = 1,
+    VMML_WINDOW_RETIRED = 2, /* no key of it is served any more */
 };
 
 /*
- * A window: one reservation of the exporter. Constant once it is counted in
- * window_count, but for the fields below `sequence`.
+ * A window: one reservation of the exporter. 128 bytes: what each copy reads
+ * and what each publication writes lie in two cache lines.
+ *
+ * The sequence lock covers all fields, and the chain of chunks, against
+ * everything but a publication: that puts a chunk in front of the chain, and
+ * then raises `newest`. A reader takes `newest` first and leaves out what is
+ * newer. An evicted window's entry is used again for another base and size.
  */
 struct vmml_ledger_window {
-    uint64_t base;
-    uint64_t size; /* 0: retired, no key of it is served any more */
-    uint8_t device_uuid[16];
-    uint32_t device; /* CUdevice in the exporter */
-    /* Sequence lock over all below and over the chain: odd while the exporter
-     * writes. */
-    _Atomic uint32_t sequence;
-    _Atomic uint32_t head;   /* newest live chunk, or VMML_LEDGER_NONE */
-    _Atomic uint32_t live;   /* chunks in the chain */
-    _Atomic uint64_t newest; /* serial of the newest publication */
     _Atomic uint64_t revoked; /* counts revocations: what a copy compares */
+    _Atomic uint64_t base;
+    _Atomic uint64_t size;
+    _Atomic uint64_t device_uuid[2]; /* 16 bytes, in their order in memory */
+    _Atomic uint32_t device;         /* CUdevice in the exporter */
+    _Atomic uint32_t state;
+    _Atomic uint32_t bucket_next; /* index plus 1, 0 at the end */
+    uint32_t reserved0[3];
+
+    _Atomic uint32_t sequence; /* odd while the exporter writes */
+    _Atomic uint32_t head;     /* newest live chunk, or VMML_LEDGER_NONE */
+    _Atomic uint64_t newest;   /* serial of the newest publication */
+    _Atomic uint32_t live;     /* chunks in the chain */
+    uint32_t reserved1[11];
 };
 
-/* A chunk: one cuMemMap mapping. 64 bytes. */
+/* A chunk: one cuMemMap mapping. 64 bytes. Serials fall along a chain. */
 struct vmml_ledger_chunk {
     _Atomic uint64_t serial; /* of this publication; never reused */
     _Atomic uint64_t address;
@@ -81,13 +107,27 @@ struct vmml_ledger_chunk {
     uint8_t reserved[22];
 };
 
-#define VMML_LEDGER_HEADER_SIZE 4096ul
-#define VMML_LEDGER_WINDOW_OFFSET VMML_LEDGER_HEADER_SIZE
+_Static_assert(sizeof(struct vmml_ledger_window) == 128, "wire format");
+_Static_assert(sizeof(struct vmml_ledger_chunk) == 64, "wire format");
+_Static_assert(sizeof(_Atomic uint64_t) == 8 && sizeof(_Atomic uint8_t) == 1,
+               "wire format");
+
+#define VMML_LEDGER_HEADER_SIZE   4096ul
+#define VMML_LEDGER_BUCKET_OFFSET VMML_LEDGER_HEADER_SIZE
+#define VMML_LEDGER_WINDOW_OFFSET                                              \
+    (VMML_LEDGER_BUCKET_OFFSET + VMML_LEDGER_BUCKETS * 4ul)
 #define VMML_LEDGER_CHUNK_OFFSET                                               \
     (VMML_LEDGER_WINDOW_OFFSET +                                               \
      VMML_LEDGER_WINDOWS_MAX * sizeof(struct vmml_ledger_window))
 #define VMML_LEDGER_FILE_SIZE                                                  \
     (VMML_LEDGER_CHUNK_OFFSET +                                                \
      VMML_LEDGER_CHUNKS_MAX * sizeof(struct vmml_ledger_chunk))
+
+/* The bucket of a window. */
+static inline uint32_t vmml_ledger_bucket(uint64_t base, uint64_t size)
+{
+    return (uint32_t)(vmml_mix64(base ^ vmml_mix64(size)) %
+                      VMML_LEDGER_BUCKETS);
+}
 
 #endif

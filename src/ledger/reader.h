@@ -58,7 +58,8 @@ uint64_t vmml_ledger_reader_start_time(const struct vmml_ledger_reader *reader);
 
 /*
  * Find a window by base and size. Returns 0, -ENOENT when there is none or it
- * is retired, -EAGAIN when the exporter wrote all the time (bounded tries).
+ * is retired, -EAGAIN when the exporter wrote all the time (bounded tries, a
+ * few milliseconds), -EPROTO when the directory makes no sense.
  */
 int vmml_ledger_find_window(const struct vmml_ledger_reader *reader,
                             uint64_t base, uint64_t size,
@@ -86,16 +87,18 @@ vmml_ledger_revoked_word(const struct vmml_ledger_reader *reader,
  * chunks: malloc'ed array, *count entries; the caller frees it.
  * view: refreshed to the state that the array shows.
  * Returns 0, or -errno: EAGAIN (wrote all the time), EPROTO (nonsense in it),
- * ENOENT (retired), ENOMEM.
+ * ENOENT (retired, or the entry now holds another window), ENOMEM, EINVAL
+ * (granule 0). On failure view, chunks and count are left alone.
  */
 int vmml_ledger_collect(const struct vmml_ledger_reader *reader,
                         struct vmml_window_view *view, uint64_t since,
                         uint64_t granule, struct vmml_chunk_view **chunks,
                         size_t *count);
 
-/* Is the publication `serial` in `slot` still live? The check that makes a
- * received descriptor believable, and that tells which mapped chunks died. */
-bool vmml_ledger_is_live(const struct vmml_ledger_reader *reader,
-                         uint32_t slot, uint64_t serial);
+/* Is the publication `serial` (one that was collected) in `slot` still live?
+ * The check that makes a received descriptor believable, and that tells which
+ * mapped chunks died. */
+bool vmml_ledger_is_live(const struct vmml_ledger_reader *reader, uint32_t slot,
+                         uint64_t serial);
 
 #endif

@@ -16,7 +16,8 @@ struct vmml_ledger;
 
 /*
  * Make the ledger of this process: a new random nonce, an empty table.
- * Returns 0, or -errno (ENOMEM, ENOSYS, EMFILE, ENOSPC, EIO for no randomness).
+ * Returns 0, or -errno (ENOMEM, ENOSYS, EMFILE, ENOSPC, ENOENT where there is
+ * no /proc, EIO for no randomness).
  */
 int vmml_ledger_create(struct vmml_ledger **ledger);
 
@@ -29,13 +30,15 @@ const uint8_t *vmml_ledger_nonce(const struct vmml_ledger *ledger);
 /* The descriptor that a handle names: read-only, close-on-exec, high. */
 int vmml_ledger_fd(const struct vmml_ledger *ledger);
 
-/* PID-namespace inode and pid as written in the header. */
+/* Pid and PID-namespace inode as written in the header. */
+uint32_t vmml_ledger_pid(const struct vmml_ledger *ledger);
 uint32_t vmml_ledger_pid_ns(const struct vmml_ledger *ledger);
 
 /*
  * Add a window, or find the one with this base and size again (also a retired
  * one, which then serves again).
- * Returns its index, or -errno (ENOSPC when the table is full, ENOMEM).
+ * When the table is full, the window that was retired longest ago makes room.
+ * Returns its index, or -errno (ENOSPC when all are in use, ENOMEM).
  */
 int vmml_ledger_add_window(struct vmml_ledger *ledger, uint64_t base,
                            uint64_t size, uint32_t device,
@@ -43,7 +46,7 @@ int vmml_ledger_add_window(struct vmml_ledger *ledger, uint64_t base,
 
 /*
  * Publish a live chunk. Its serial is written to *serial.
- * Returns its slot, or -errno (ENOSPC, ENOMEM).
+ * Returns its slot, or -errno (ENOSPC, ENOMEM, EINVAL: the window is retired).
  */
 int vmml_ledger_publish(struct vmml_ledger *ledger, uint32_t window,
                         uint64_t address, uint64_t size, int fd,

@@ -1,30 +1,125 @@
 /* SPDX-License-Identifier: MIT */
-#include "doors/dlsym.h"
-
+/*
+ * The logic behind the dlsym export, which is an assembly stub: it asks
+ * vmml_dlsym_route where to go and jumps there with its arguments and its
+ * return address as they came. A C function that called the real dlsym would
+ * be the caller of RTLD_NEXT itself.
+ *
+ * Whatever the real dlsym answered, dlerror() and errno stay as it left them:
+ * nothing of the loader is called after a failure.
+ */
 #include <dlfcn.h>
-#include <stdatomic.h>
+#include <errno.h>
 #include <stddef.h>
+#include <string.h>
 
-/* The versions under which glibc exported dlsym: since it moved into libc, and
- * in libdl of each architecture before. */
-static const char *const vmml_dlsym_versions[] = {"GLIBC_2.34",
-#if defined(__x86_64__)
-                                                  "GLIBC_2.2.5",
-#elif defined(__aarch64__)
-                                                   "GLIBC_2.17",
-#endif
-                                                  NULL};
+#include "doors/doors.h"
+#include "doors/libc.h"
+#include "doors/real.h"
 
-static _Atomic(vmml_dlsym_fn *) vmml_dlsym_found;
-
-vmml_dlsym_fn *vmml_dlsym_real(void)
+static void *vmml_dlsym_none(void *handle, const char *name)
 {
-    vmml_dlsym_fn *found =
-        atomic_load_explicit(&vmml_dlsym_found, memory_order_relaxed);
+    return NULL;
+}
 
-    for (unsigned i = 0; found == NULL && vmml_dlsym_versions[i] != NULL; i++)
-        found =
-            (vmml_dlsym_fn *)dlvsym(RTLD_NEXT, "dlsym", vmml_dlsym_versions[i]);
-    atomic_store_explicit(&vmml_dlsym_found, found, memory_order_relaxed);
-    return found;
+/* A handle of its own: the answer does not depend on who asks. */
+static void *vmml_dlsym_handle(void *handle, const char *name)
+{
+    void *address = vmml_dlsym_real()(handle, name);
+    int saved_errno = errno;
+
+    if (address == NULL)
+        return NULL;
+    address =
+        name[0] == 'u' ? vmml_door_fence(address) : vmml_door_replace(address);
+    errno = saved_errno;
+    return address;
+}
+
+/* The driver's own function, where the global scope would give the shim's. */
+static void *vmml_dlsym_driver(void *handle, const char *name)
+{
+    dlerror();
+    return vmml_door_real(vmml_door_by_name(name));
+}
+
+/* A name that only the shim has: a process that probes for it must be told
+ * that it is not there. What stands behind the shim is what it would see. */
+static void *vmml_dlsym_behind(void *handle, const char *name)
+{
+    void *address = vmml_dlsym_real()(RTLD_NEXT, name);
+
+    /* No tail call: the shim is who asks. */
+    __asm__ volatile("" : "+r"(address));
+    return address;
+}
+
+static void *vmml_uct_member(const struct vmml_uct *uct, const char *name)
+{
+#define VMML_UCT_STUB(member)                                                  \
+    if (strcmp(name, #member) == 0)                                            \
+        return (void *)uct->member;
+#define VMML_UCT(type, member, params, args, missing) VMML_UCT_STUB(member)
+#define VMML_CU(member, params, args)
+#define VMML_CU_REAL(member)
+#include "hooks.def"
+    return NULL;
+}
+
+static bool vmml_is_uct_name(const char *name)
+{
+#define VMML_UCT_STUB(member)                                                  \
+    if (strcmp(name, #member) == 0)                                            \
+        return true;
+#define VMML_UCT(type, member, params, args, missing) VMML_UCT_STUB(member)
+#define VMML_CU(member, params, args)
+#define VMML_CU_REAL(member)
+#include "hooks.def"
+    return false;
+}
+
+/* RTLD_DEFAULT finds the shim's export first. */
+static vmml_dlsym_fn *vmml_route_default(vmml_dlsym_fn *real, const char *name,
+                                         const void *caller)
+{
+    const struct vmml_door *door = vmml_door_by_name(name);
+    const struct vmml_uct *uct;
+
+    if (door != NULL) {
+        if (vmml_door_real(door) == NULL)
+            return vmml_dlsym_behind;
+        return vmml_door_exempt(caller) ? vmml_dlsym_driver : real;
+    }
+    if (name[0] != 'u' || name[1] != 'c' || !vmml_is_uct_name(name))
+        return real;
+    uct = vmml_uct(caller);
+    if (uct == NULL || vmml_uct_member(uct, name) == NULL)
+        return vmml_dlsym_behind;
+    return real;
+}
+
+static vmml_dlsym_fn *vmml_route(void *handle, const char *name,
+                                 const void *caller)
+{
+    vmml_dlsym_fn *real = vmml_dlsym_real();
+
+    if (real == NULL)
+        return vmml_dlsym_none;
+    if (handle == RTLD_NEXT || name == NULL)
+        return real;
+    if (handle == RTLD_DEFAULT)
+        return vmml_route_default(real, name, caller);
+    if (vmml_door_by_name(name) == NULL &&
+        (name[0] != 'u' || strcmp(name, "ucp_worker_fence") != 0))
+        return real;
+    return vmml_door_exempt(caller) ? real : vmml_dlsym_handle;
+}
+
+void *vmml_dlsym_route(void *handle, const char *name, const void *caller)
+{
+    int saved_errno = errno;
+    vmml_dlsym_fn *target = vmml_route(handle, name, caller);
+
+    errno = saved_errno;
+    return (void *)target;
 }

@@ -12,7 +12,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "doors/dlsym.h"
+#include "doors/libc.h"
 
 /* Set by the linker: the first byte of the image and the end of its data. */
 extern const char vmml_image_start[] __asm__("__ehdr_start")

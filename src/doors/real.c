@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "doors/dlsym.h"
+#include "doors/libc.h"
 #include "doors/module.h"
 
 /* What `handle` has under `name`, unless that is the shim's own export. */

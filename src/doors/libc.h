@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The C library's own dlsym, behind the shim's export of that name. */
-#ifndef VMML_DOORS_DLSYM_H
-#define VMML_DOORS_DLSYM_H
+#ifndef VMML_DOORS_LIBC_H
+#define VMML_DOORS_LIBC_H
 
 typedef void *vmml_dlsym_fn(void *handle, const char *name);
 

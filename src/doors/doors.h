@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * From the driver's own address of a function to the export that stands in
+ * front of it: what dlsym and cuGetProcAddress hand out.
+ */
+#ifndef VMML_DOORS_DOORS_H
+#define VMML_DOORS_DOORS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* One hooked function of libcuda. */
+struct vmml_door {
+    const char *name;
+    void *export; /* the shim's */
+};
+
+/* The door of an ELF name, or NULL. */
+const struct vmml_door *vmml_door_by_name(const char *name);
+
+/* The driver's own function behind a door; NULL: no libcuda, or an older one.
+ */
+void *vmml_door_real(const struct vmml_door *door);
+
+/* What to hand out for `address`: the export where `address` is exactly the
+ * driver's function behind a door and vmmlane is on, else `address`. */
+void *vmml_door_replace(void *address);
+
+/* The next definition of `name` behind the shim: what a process without libcuda
+ * would call. NULL when there is none. */
+void *vmml_door_next(const char *name);
+
+/* Callers that get the real pointers: the driver, UCM and profilers, which
+ * patch or watch it, and the shim. */
+bool vmml_door_exempt(const void *caller);
+
+/* What to hand out for a libucp's own ucp_worker_fence, found by its address:
+ * a function that calls the hook on behalf of that libucp, since a foreign
+ * function interface may be who calls it. */
+void *vmml_door_fence(void *address);
+
+/* The function that the dlsym export jumps to, its arguments unchanged. */
+void *vmml_dlsym_route(void *handle, const char *name, const void *caller);
+
+/* Called by an export of VMML_UCT_STUB: number `index` of them, the argument
+ * registers for whole numbers, the return address. Returns the real function,
+ * or NULL where the caller's library has none. */
+void *vmml_stub_enter(unsigned index, uintptr_t *args, const void *caller);
+
+#endif

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT */
+#include <errno.h>
+#include <stddef.h>
+
+#include "doors/doors.h"
+#include "doors/real.h"
+#include "ucx/stubs.h"
+
+static const size_t vmml_stub_offsets[] = {
+#define VMML_CU(name, params, args)
+#define VMML_CU_REAL(name)
+#define VMML_UCT(type, name, params, args, missing)
+#define VMML_UCT_STUB(name) offsetof(struct vmml_uct, name),
+#include "hooks.def"
+};
+
+__attribute__((weak)) void vmml_uct_stub_hook(unsigned index, uintptr_t args[],
+                                              const void *caller)
+{
+}
+
+void *vmml_stub_enter(unsigned index, uintptr_t *args, const void *caller)
+{
+    int saved_errno = errno;
+    const struct vmml_uct *uct = vmml_uct(caller);
+    void *real = NULL;
+
+    if (uct != NULL)
+        real = *(void *const *)((const char *)uct + vmml_stub_offsets[index]);
+    if (real != NULL)
+        vmml_uct_stub_hook(index, args, caller);
+    errno = saved_errno;
+    return real;
+}

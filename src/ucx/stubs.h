@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef VMML_UCX_STUBS_H
+#define VMML_UCX_STUBS_H
+
+#include <stdint.h>
+
+/*
+ * Called before the real function of a VMML_UCT_STUB export.
+ * index: of the stub in hooks.def; args: its leading integer arguments.
+ */
+void vmml_uct_stub_hook(unsigned index, uintptr_t args[], const void *caller);
+
+#endif

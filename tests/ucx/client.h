@@ -1,0 +1,375 @@
+/*
+ * The two test processes that drive an unmodified UCX: an exporter that owns
+ * device memory and obeys commands, and an importer that runs a scenario.
+ */
+#ifndef VMMLANE_TESTS_UCX_CLIENT_H
+#define VMMLANE_TESTS_UCX_CLIENT_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <ucp/api/ucp.h>
+
+/* Exit codes of both processes. */
+enum {
+    EXIT_WRONG_BYTES = 1,
+    EXIT_USAGE = 2,
+    EXIT_TIMEOUT = 3,
+    EXIT_SETUP = 4,
+    EXIT_SKIP = 77,
+};
+
+/* ---- reporting ---- */
+
+__attribute__((format(printf, 2, 3), noreturn)) void
+die(int code, const char *format, ...);
+
+/* Ends the process with EXIT_SETUP unless the driver call succeeded. */
+#define CU_MUST(call) cu_must((call), #call, __FILE__, __LINE__)
+void cu_must(CUresult result, const char *call, const char *file, int line);
+const char *cu_name(CUresult result);
+
+/* Seconds of a monotonic clock. */
+double now(void);
+
+/* ---- options shared by both roles ---- */
+
+struct options {
+    const char *role;
+    const char *scenario;
+    const char *kind;  /* what the exporter allocates, see memory.c */
+    const char *local; /* what the importer allocates: "malloc" or "vmm" */
+    int fd;            /* socket to the peer */
+    int device;
+    int reps;         /* repetitions of a timed transfer */
+    int rounds;       /* rounds of re-backing */
+    int growth;       /* largest growth step, in chunks */
+    double timeout;   /* seconds that one wait may take */
+    bool peer_errors; /* UCP_ERR_HANDLING_MODE_PEER */
+    bool local_memh;  /* give UCX a handle for the local buffer */
+    bool verbose;
+};
+
+extern struct options opt;
+
+/* ---- pattern.c: what every byte must be ---- */
+
+/* The byte at an offset is a function of (seed, offset); a seed names a round
+ * or a writer. */
+void pattern_write(void *buffer, size_t length, uint64_t seed, uint64_t offset);
+
+/* Number of bytes that differ from the pattern; *first gets the offset of the
+ * first one. */
+uint64_t pattern_compare(const void *buffer, size_t length, uint64_t seed,
+                         uint64_t offset, uint64_t *first);
+
+/* Fills, or compares, device memory at `address`, whose pattern offset is
+ * `offset`. */
+void device_fill(CUdeviceptr address, size_t length, uint64_t seed,
+                 uint64_t offset);
+uint64_t device_compare(CUdeviceptr address, size_t length, uint64_t seed,
+                        uint64_t offset, uint64_t *first);
+
+/* ---- memory.c: device memory of every kind ---- */
+
+enum kind {
+    KIND_MALLOC, /* cuMemAlloc */
+    KIND_VMM,    /* POSIX_FD chunks at the start of a large reservation */
+    KIND_SINGLE, /* one POSIX_FD handle that fills its reservation */
+    KIND_FIRST,  /* one POSIX_FD handle, the first of a larger reservation */
+    KIND_NONE,   /* as KIND_VMM, but requestedHandleTypes is 0 */
+    KIND_POOL,   /* cuMemAllocFromPoolAsync from a pool of POSIX_FD type */
+};
+
+struct chunk {
+    CUmemGenericAllocationHandle handle;
+    size_t offset; /* from the segment's base */
+    size_t size;
+    bool mapped;
+};
+
+/* All offsets count from `base`, the start of the reservation or allocation. */
+struct segment {
+    enum kind kind;
+    CUdeviceptr base;
+    size_t reserved;
+    size_t data_offset; /* the first chunk */
+    size_t
+        data_length; /* what the specification asked for, at most all chunks */
+    size_t sizes[2]; /* chunk sizes, taken in turn */
+    size_t chunk_count;
+    struct chunk *chunks; /* in the order of their addresses */
+    CUmemoryPool pool;
+};
+
+/*
+ * Specification: KIND[:COUNTxSIZE[/SIZE]][+START][@LENGTH][~RESERVE]
+ * with sizes in bytes or with the suffix K, M or G. Two sizes alternate.
+ * START: offset of the first chunk; LENGTH: bytes of it that are used;
+ * RESERVE: size of the reservation, by default 1.125 of the device's memory
+ * as PyTorch makes it. `hint`: wished address of the reservation, or 0.
+ */
+void segment_create(struct segment *segment, const char *specification,
+                    CUdeviceptr hint);
+void segment_destroy(struct segment *segment);
+
+/* Unmaps and releases chunks; with `unseen` past every hook (unseen.c). */
+void segment_unmap(struct segment *segment, size_t first, size_t count,
+                   bool unseen);
+
+/* Gives unmapped chunks new handles. */
+void segment_map(struct segment *segment, size_t first, size_t count);
+
+/* Adds chunks above the last one, or below the first one. */
+void segment_grow(struct segment *segment, size_t count, bool below);
+
+/* A segment of its own whose one chunk maps the handle of another segment's
+ * chunk. */
+void segment_alias(struct segment *alias, const struct segment *of,
+                   size_t chunk);
+
+/* Maps the handle of chunk `chunk` a second time, above the last chunk of the
+ * same segment. */
+void segment_alias_inside(struct segment *segment, size_t chunk);
+
+void device_open(bool with_context);
+
+/* ---- unseen.c ---- */
+
+/* cuMemUnmap of libcuda.so.1, found in its symbol table without dlsym. */
+CUresult unseen_unmap(CUdeviceptr address, size_t size);
+
+/* ---- wire.c: commands to the exporter ---- */
+
+enum command {
+    CMD_ADDRESS,  /* payload: own worker address; reply: the peer's */
+    CMD_ALLOC,    /* payload: specification; hint -> segment */
+    CMD_FREE,     /* segment */
+    CMD_TABLE,    /* segment -> chunk table */
+    CMD_FILL,     /* segment, offset, length, seed */
+    CMD_CHECK,    /* segment, offset, length, seed -> wrong bytes, first wrong
+                     offset */
+    CMD_REGISTER, /* segment, offset, length -> key id; payload: the packed key
+                   */
+    CMD_REPACK,   /* key id -> payload: the key packed again */
+    CMD_DEREGISTER,   /* key id */
+    CMD_UNMAP,        /* segment, first, count, unseen */
+    CMD_MAP,          /* segment, first, count */
+    CMD_GROW,         /* segment, count, below */
+    CMD_ALIAS,        /* segment, chunk -> new segment */
+    CMD_ALIAS_INSIDE, /* segment, chunk */
+    CMD_WATCH, /* data segment, offset, length, seed, flag segment, offset,
+                  value
+                  -> wrong bytes, first wrong offset */
+    CMD_KILL,  /* the exporter kills itself with SIGKILL */
+    CMD_QUIT,
+};
+
+enum { WIRE_ARGS = 8 };
+
+struct wire_header {
+    uint32_t command;
+    int32_t status; /* in a reply: ucs_status_t */
+    uint64_t args[WIRE_ARGS];
+    uint64_t payload_length;
+};
+
+/* One line of a chunk table, the payload of replies to ALLOC, TABLE, GROW and
+ * ALIAS. */
+struct wire_chunk {
+    uint64_t offset;
+    uint64_t size;
+    uint64_t mapped;
+};
+
+void wire_send(int fd, struct wire_header *header, const void *payload);
+
+/* Returns false at the end of the stream. *payload is the caller's to free, or
+ * NULL. */
+bool wire_receive(int fd, struct wire_header *header, void **payload);
+
+/* ---- transport.c: UCP ---- */
+
+struct transport {
+    ucp_context_h context;
+    ucp_worker_h worker;
+    ucp_ep_h ep;
+};
+
+extern struct transport ucx;
+
+void transport_open(void);
+void transport_close(void);
+ucp_ep_h transport_connect(const void *address);
+
+/* Progresses the worker until the socket has something to read. */
+void transport_until_readable(int fd);
+
+/* Waits for a request of UCP (or a status pointer); frees it. */
+ucs_status_t transport_wait(ucs_status_ptr_t request);
+
+enum operation { OP_GET, OP_PUT };
+
+struct transfer {
+    enum operation operation;
+    CUdeviceptr local;
+    size_t length;
+    uint64_t remote;
+    ucp_rkey_h rkey;
+    ucp_mem_h local_memh; /* or NULL */
+    ucp_ep_h ep;          /* or NULL for ucx.ep */
+};
+
+enum { LANE_SIZE = 64 };
+
+/* Posts; `lane` (LANE_SIZE bytes, may be NULL) gets what UCX says of the
+ * request's protocol. */
+ucs_status_ptr_t transfer_post(const struct transfer *transfer, char *lane);
+
+/* Posts, waits, and flushes a PUT. */
+ucs_status_t transfer_run(const struct transfer *transfer, char *lane);
+ucs_status_t transport_flush(ucp_ep_h ep);
+
+/* Registers device memory and packs a key. */
+ucs_status_t memory_register(CUdeviceptr address, size_t length,
+                             ucp_mem_h *memh);
+ucs_status_t memory_pack(ucp_mem_h memh, void **key, size_t *length);
+
+/* ---- the two roles ---- */
+
+int exporter_main(void);
+int importer_main(void);
+
+/* ---- the importer's side of a scenario ---- */
+
+struct remote {
+    uint64_t id;
+    CUdeviceptr base;
+    uint64_t reserved;
+    uint64_t offset; /* of the data */
+    uint64_t length;
+    uint64_t chunk_count;
+    struct wire_chunk *chunks;
+    char kind[64];
+};
+
+struct key {
+    uint64_t id;
+    const struct remote *remote;
+    uint64_t offset;
+    uint64_t length;
+    ucs_status_t status; /* of registration, packing and unpacking */
+    ucp_rkey_h rkey;
+};
+
+enum verdict {
+    BYTES_OK,
+    BYTES_BAD,
+    BYTES_NONE, /* the operation failed, or had none to compare */
+};
+
+struct outcome {
+    ucs_status_t status;
+    enum verdict verdict;
+    double gbps; /* 0: not measured */
+    char lane[LANE_SIZE];
+};
+
+/* A wrong byte anywhere in this process's life. */
+extern bool wrong_bytes;
+
+/* Prints "result SCENARIO KIND OP lane= bytes= status= gbps= DETAIL". */
+void report(const char *kind, const char *operation,
+            const struct outcome *outcome, const char *detail);
+
+/* Prints "expect SCENARIO NAME ok|BROKEN": what must hold besides bytes. */
+void expect(const char *name, bool holds);
+
+uint64_t new_seed(void);
+
+/* Local device memory of at least `length` bytes. */
+CUdeviceptr local_buffer(size_t length);
+
+void command(enum command command, struct wire_header *header,
+             const void *payload, void **reply);
+struct remote remote_alloc(const char *specification, CUdeviceptr hint);
+void remote_free(struct remote *remote);
+void remote_fill(const struct remote *remote, uint64_t offset, uint64_t length,
+                 uint64_t seed);
+void remote_unmap(struct remote *remote, uint64_t first, uint64_t count,
+                  bool unseen);
+void remote_map(struct remote *remote, uint64_t first, uint64_t count);
+void remote_grow(struct remote *remote, uint64_t count, bool below);
+struct remote remote_alias(const struct remote *remote, uint64_t chunk);
+void remote_alias_inside(struct remote *remote, uint64_t chunk);
+
+/* Compares the exporter's memory; false on a wrong byte. */
+bool remote_check(const struct remote *remote, uint64_t offset, uint64_t length,
+                  uint64_t seed);
+
+/* Registers [offset, offset + length), packs, and unpacks here. */
+struct key key_make(const struct remote *remote, uint64_t offset,
+                    uint64_t length);
+struct key key_make_all(const struct remote *remote);
+void key_repack(struct key *key);
+void key_deregister(struct key *key);
+void key_destroy(struct key *key);
+
+/* Reads into poisoned local memory and compares with the seed's pattern. */
+struct outcome key_get(const struct key *key, uint64_t offset, uint64_t length,
+                       uint64_t seed);
+
+/* Writes the seed's pattern and has the exporter compare it. */
+struct outcome key_put(const struct key *key, uint64_t offset, uint64_t length,
+                       uint64_t seed);
+
+/* As above with opt.reps timed repetitions: median GB/s. */
+struct outcome key_time(const struct key *key, enum operation operation,
+                        uint64_t offset, uint64_t length, uint64_t seed);
+
+struct scenario {
+    const char *name;
+    void (*run)(void);
+    bool without_context; /* the importer makes no context beforehand */
+};
+
+extern const struct scenario scenarios[];
+
+void report_detail(const struct remote *remote, const char *operation,
+                   struct outcome outcome, const char *detail);
+
+/* Allocates and fills all data with the seed's pattern. */
+struct remote filled(const char *specification, uint64_t seed);
+
+/* Offset of the end of a chunk. */
+uint64_t chunks_end(const struct remote *remote, uint64_t chunk);
+
+void scenario_whole(void);
+void scenario_windows(void);
+void scenario_interior(void);
+void scenario_tensors(void);
+void scenario_growth(void);
+void scenario_growth_below(void);
+void scenario_reback(void);
+void scenario_reback_deregistered(void);
+void scenario_reback_quiet(void);
+void scenario_unseen(void);
+void scenario_hole(void);
+void scenario_hole_later(void);
+void scenario_neighbours(void);
+void scenario_identity(void);
+void scenario_aliases(void);
+void scenario_idle(void);
+void scenario_fence(void);
+void scenario_vmm_then_malloc(void);
+void scenario_malloc_then_vmm(void);
+void scenario_own_process(void);
+void scenario_killed(void);
+void scenario_late_context(void);
+
+/* memquery.c: what the cuda_copy memory domain answers for parts of a segment.
+ */
+void scenario_memory_query(void);
+
+#endif

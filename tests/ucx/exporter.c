@@ -1,0 +1,243 @@
+/* The exporter: owns device memory, obeys the importer's commands. */
+#include "client.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MAX_SEGMENTS = 64,
+    MAX_KEYS = 4096,
+};
+
+static struct segment segments[MAX_SEGMENTS];
+static size_t segment_count;
+static ucp_mem_h keys[MAX_KEYS];
+static size_t key_count;
+
+static struct segment *segment_of(uint64_t id)
+{
+    if (id >= segment_count)
+        die(EXIT_USAGE, "no segment %llu", (unsigned long long)id);
+    return &segments[id];
+}
+
+static struct segment *new_segment(void)
+{
+    if (segment_count == MAX_SEGMENTS)
+        die(EXIT_USAGE, "too many segments");
+    return &segments[segment_count++];
+}
+
+static ucp_mem_h key_of(uint64_t id)
+{
+    if (id >= key_count || keys[id] == NULL)
+        die(EXIT_USAGE, "no key %llu", (unsigned long long)id);
+    return keys[id];
+}
+
+static CUdeviceptr address_of(const struct wire_header *h)
+{
+    return segment_of(h->args[0])->base + h->args[1];
+}
+
+/* Fills the reply with a segment's layout; the payload is the caller's. */
+static void *describe(struct wire_header *h, uint64_t id)
+{
+    const struct segment *segment = segment_of(id);
+    struct wire_chunk *table = calloc(segment->chunk_count, sizeof(*table));
+
+    if (table == NULL)
+        die(EXIT_SETUP, "out of memory");
+    for (size_t i = 0; i < segment->chunk_count; i++) {
+        table[i].offset = segment->chunks[i].offset;
+        table[i].size = segment->chunks[i].size;
+        table[i].mapped = segment->chunks[i].mapped;
+    }
+    h->args[0] = id;
+    h->args[1] = segment->base;
+    h->args[2] = segment->reserved;
+    h->args[3] = segment->data_offset;
+    h->args[4] = segment->data_length;
+    h->args[5] = segment->chunk_count;
+    h->payload_length = segment->chunk_count * sizeof(*table);
+    return table;
+}
+
+static void *pack(struct wire_header *h, ucp_mem_h memh)
+{
+    void *packed = NULL;
+    size_t length = 0;
+    void *copy;
+
+    h->status = memory_pack(memh, &packed, &length);
+    if (h->status != UCS_OK)
+        return NULL;
+    copy = malloc(length);
+    if (copy == NULL)
+        die(EXIT_SETUP, "out of memory");
+    memcpy(copy, packed, length);
+    ucp_rkey_buffer_release(packed);
+    h->payload_length = length;
+    return copy;
+}
+
+static void *make_key(struct wire_header *h)
+{
+    uint64_t id = key_count;
+
+    if (key_count == MAX_KEYS)
+        die(EXIT_USAGE, "too many keys");
+    h->status = memory_register(address_of(h), h->args[2], &keys[id]);
+    if (h->status != UCS_OK)
+        return NULL;
+    key_count++;
+    h->args[0] = id;
+    return pack(h, keys[id]);
+}
+
+static void deregister(struct wire_header *h)
+{
+    ucp_mem_h memh = key_of(h->args[0]);
+
+    keys[h->args[0]] = NULL;
+    h->status = ucp_mem_unmap(ucx.context, memh);
+}
+
+/* Polls a word of device memory, then at once compares the data it announces.
+ */
+static void watch(struct wire_header *h)
+{
+    const struct segment *data = segment_of(h->args[0]);
+    const struct segment *flag = segment_of(h->args[4]);
+    double end = now() + opt.timeout;
+    uint64_t value = 0;
+    uint64_t first = 0;
+
+    while (value != h->args[6]) {
+        CU_MUST(cuMemcpyDtoH(&value, flag->base + h->args[5], sizeof(value)));
+        if (now() > end)
+            die(EXIT_TIMEOUT, "the flag did not come");
+    }
+    h->args[0] = device_compare(data->base + h->args[1], h->args[2], h->args[3],
+                                h->args[1], &first);
+    h->args[1] = first;
+}
+
+static void *exchange_addresses(struct wire_header *h, const void *address)
+{
+    ucp_address_t *own;
+    size_t length;
+    void *copy;
+
+    if (ucp_worker_get_address(ucx.worker, &own, &length) != UCS_OK)
+        die(EXIT_SETUP, "ucp_worker_get_address failed");
+    if (ucx.ep == NULL)
+        ucx.ep = transport_connect(address);
+    copy = malloc(length);
+    if (copy == NULL)
+        die(EXIT_SETUP, "out of memory");
+    memcpy(copy, own, length);
+    h->payload_length = length;
+    ucp_worker_release_address(ucx.worker, own);
+    return copy;
+}
+
+static void *memory_command(struct wire_header *h, const char *payload)
+{
+    uint64_t id = h->args[0];
+    struct segment *of;
+
+    switch (h->command) {
+    case CMD_ALLOC:
+        id = segment_count;
+        segment_create(new_segment(), payload, h->args[0]);
+        break;
+    case CMD_FREE:
+        segment_destroy(segment_of(id));
+        return NULL;
+    case CMD_UNMAP:
+        segment_unmap(segment_of(id), h->args[1], h->args[2], h->args[3] != 0);
+        break;
+    case CMD_MAP:
+        segment_map(segment_of(id), h->args[1], h->args[2]);
+        break;
+    case CMD_GROW:
+        segment_grow(segment_of(id), h->args[1], h->args[2] != 0);
+        break;
+    case CMD_ALIAS:
+        of = segment_of(id);
+        id = segment_count;
+        segment_alias(new_segment(), of, h->args[1]);
+        break;
+    case CMD_ALIAS_INSIDE:
+        segment_alias_inside(segment_of(id), h->args[1]);
+        break;
+    default:
+        break;
+    }
+    return describe(h, id);
+}
+
+static void *obey(struct wire_header *h, const void *payload)
+{
+    uint64_t first = 0;
+
+    switch (h->command) {
+    case CMD_ADDRESS:
+        return exchange_addresses(h, payload);
+    case CMD_FILL:
+        device_fill(address_of(h), h->args[2], h->args[3], h->args[1]);
+        return NULL;
+    case CMD_CHECK:
+        h->args[0] = device_compare(address_of(h), h->args[2], h->args[3],
+                                    h->args[1], &first);
+        h->args[1] = first;
+        return NULL;
+    case CMD_REGISTER:
+        return make_key(h);
+    case CMD_REPACK:
+        return pack(h, key_of(h->args[0]));
+    case CMD_DEREGISTER:
+        deregister(h);
+        return NULL;
+    case CMD_WATCH:
+        watch(h);
+        return NULL;
+    case CMD_KILL:
+        raise(SIGKILL);
+        return NULL;
+    default:
+        return memory_command(h, payload);
+    }
+}
+
+int exporter_main(void)
+{
+    struct wire_header header;
+    void *payload;
+
+    device_open(true);
+    transport_open();
+    for (;;) {
+        void *reply;
+
+        transport_until_readable(opt.fd);
+        if (!wire_receive(opt.fd, &header, &payload))
+            break;
+        header.status = UCS_OK;
+        header.payload_length = 0;
+        if (header.command == CMD_QUIT) {
+            wire_send(opt.fd, &header, NULL);
+            break;
+        }
+        reply = obey(&header, payload);
+        wire_send(opt.fd, &header, reply);
+        free(reply);
+        free(payload);
+    }
+    fflush(NULL);
+    transport_close();
+    return 0;
+}

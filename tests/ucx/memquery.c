@@ -1,0 +1,98 @@
+/* What the cuda_copy memory domain says of ranges over several chunks. */
+#include "client.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <uct/api/uct.h>
+#include <unistd.h>
+
+static const char COMPONENT[] = "cuda_cpy";
+
+static uct_md_h open_md(uct_component_h component, const char *md_name)
+{
+    uct_md_config_t *config;
+    uct_md_h md = NULL;
+
+    if (uct_md_config_read(component, NULL, NULL, &config) != UCS_OK)
+        return NULL;
+    if (uct_md_open(component, md_name, config, &md) != UCS_OK)
+        md = NULL;
+    uct_config_release(config);
+    return md;
+}
+
+static uct_md_h find_md(void)
+{
+    uct_component_h *components;
+    uct_md_h md = NULL;
+    unsigned count;
+
+    if (uct_query_components(&components, &count) != UCS_OK)
+        return NULL;
+    for (unsigned i = 0; i < count && md == NULL; i++) {
+        uct_component_attr_t attr = {.field_mask =
+                                         UCT_COMPONENT_ATTR_FIELD_NAME};
+
+        if (uct_component_query(components[i], &attr) != UCS_OK)
+            continue;
+        if (strcmp(attr.name, COMPONENT) == 0)
+            md = open_md(components[i], COMPONENT);
+    }
+    uct_release_component_list(components);
+    return md;
+}
+
+static void query(uct_md_h md, const struct segment *segment, uint64_t offset,
+                  uint64_t length, const char *name)
+{
+    uct_md_mem_attr_t attr = {
+        .field_mask = UCT_MD_MEM_ATTR_FIELD_MEM_TYPE |
+                      UCT_MD_MEM_ATTR_FIELD_BASE_ADDRESS |
+                      UCT_MD_MEM_ATTR_FIELD_ALLOC_LENGTH |
+                      UCT_MD_MEM_ATTR_FIELD_DMABUF_FD |
+                      UCT_MD_MEM_ATTR_FIELD_DMABUF_OFFSET,
+        .dmabuf_fd = -1,
+    };
+    CUdeviceptr address = segment->base + offset;
+    ucs_status_t status = uct_md_mem_query(md, (void *)address, length, &attr);
+    uint64_t base = (uint64_t)attr.base_address;
+    uint64_t end = base + attr.alloc_length;
+    uint64_t data = segment->base + segment->data_offset;
+    char label[64];
+
+    printf("query %s %s status=%s base=%+lld length=%zu dmabuf=%s "
+           "dmabuf_offset=%zu\n",
+           opt.scenario, name, status == UCS_OK ? "OK" : "error",
+           (long long)(base - segment->base), attr.alloc_length,
+           attr.dmabuf_fd >= 0 ? "yes" : "no", attr.dmabuf_offset);
+    snprintf(label, sizeof(label), "%s-covered", name);
+    expect(label,
+           status == UCS_OK && base <= address && end >= address + length);
+    snprintf(label, sizeof(label), "%s-mapped", name);
+    expect(label, status == UCS_OK && base >= data &&
+                      end <= data + segment->data_length);
+    snprintf(label, sizeof(label), "%s-dmabuf", name);
+    expect(label, attr.dmabuf_fd >= 0);
+    if (attr.dmabuf_fd >= 0)
+        close(attr.dmabuf_fd);
+}
+
+void scenario_memory_query(void)
+{
+    struct segment segment;
+    uct_md_h md;
+    size_t size;
+
+    segment_create(&segment, opt.kind, 0);
+    size = segment.chunks[0].size;
+    md = find_md();
+    if (md == NULL)
+        die(EXIT_SETUP, "no memory domain %s", COMPONENT);
+    query(md, &segment, segment.data_offset, segment.data_length, "all");
+    query(md, &segment, segment.data_offset + size + 4096, 4096, "offset");
+    query(md, &segment, segment.data_offset + size - 4096, 8192, "crossing");
+    query(md, &segment, segment.data_offset + size + size / 2,
+          segment.data_length - size - size / 2, "tail");
+    uct_md_close(md);
+    segment_destroy(&segment);
+}

@@ -1,0 +1,341 @@
+#!/usr/bin/env python3
+"""NIXL's own wheel, two processes: READ and WRITE of device memory.
+
+Drives nixl-cu13 through its Python interface with raw (address, length,
+device) descriptors, without PyTorch. Each round: one large tensor, many small
+ones registered at once, the large one again, with the memory unmapped and
+mapped anew between them, as after empty_cache(). Every byte is compared.
+Runs itself twice; needs NumPy, which the wheel needs as well.
+"""
+
+import argparse
+import os
+import pickle
+import re
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pair
+
+MIB = 1 << 20
+MIX = 0xd6e8feb86659fd93
+POISON = 0xfffff
+
+
+# ---- the control channel: pickled messages ----
+
+
+def send(channel, message):
+    data = pickle.dumps(message)
+    channel.sendall(struct.pack("<Q", len(data)) + data)
+
+
+def receive(channel):
+    def exactly(count):
+        data = b""
+        while len(data) < count:
+            part = channel.recv(count - len(data))
+            if not part:
+                raise EOFError("the peer is gone")
+            data += part
+        return data
+    return pickle.loads(exactly(struct.unpack("<Q", exactly(8))[0]))
+
+
+# ---- bytes ----
+
+
+def pattern(length, seed, offset):
+    """`length` and `offset` are multiples of 8 bytes."""
+    import numpy
+    index = numpy.arange(offset // 8, (offset + length) // 8,
+                         dtype=numpy.uint64)
+    with numpy.errstate(over="ignore"):
+        x = (index + numpy.uint64(seed << 44)) * numpy.uint64(MIX)
+        x = (x ^ (x >> numpy.uint64(32))) * numpy.uint64(MIX)
+    return x.tobytes()
+
+
+def fill(driver, base, length, seed, piece=16 * MIB):
+    for at in range(0, length, piece):
+        part = min(piece, length - at)
+        driver.write(base + at, pattern(part, seed, at))
+
+
+def wrong_bytes(driver, base, length, seed, piece=16 * MIB):
+    import numpy
+    wrong = 0
+    for at in range(0, length, piece):
+        part = min(piece, length - at)
+        got = driver.read(base + at, part)
+        want = pattern(part, seed, at)
+        if got != want:
+            wrong += int(numpy.count_nonzero(
+                numpy.frombuffer(got, numpy.uint8) !=
+                numpy.frombuffer(want, numpy.uint8)))
+    return wrong
+
+
+# ---- the two processes ----
+
+
+def agent_of(name):
+    from nixl_cu13._api import nixl_agent, nixl_agent_config
+    return nixl_agent(name, nixl_agent_config(backends=["UCX"]))
+
+
+def tensors_of(base, count, size):
+    return [(base + i * size, size, 0) for i in range(count)]
+
+
+def memory_of(kind, driver, options):
+    import cuda
+    memory = cuda.Plain if kind == "malloc" else cuda.Expandable
+    return memory(driver, options.chunk * MIB, largest(options))
+
+
+def largest(options):
+    return max(count * size for count, size in rounds_of(options))
+
+
+def rounds_of(options):
+    large = (1, options.large * MIB)
+    small = (options.count, options.small * 1024)
+    return [large, small, large] * options.rounds
+
+
+def exporter(channel, options):
+    import cuda
+    driver = cuda.Driver()
+    memory = memory_of(options.kind, driver, options)
+    agent = agent_of("exporter")
+    while True:
+        message = receive(channel)
+        if message[0] == "round":
+            _, count, size, seed = message
+            memory.back(count * size)
+            fill(driver, memory.base, count * size, seed)
+            tensors = tensors_of(memory.base, count, size)
+            registered = agent.register_memory(
+                [(*tensor, "") for tensor in tensors], "VRAM")
+            send(channel, (agent.get_agent_metadata(), tensors))
+        elif message[0] == "check":
+            _, length, seed = message
+            send(channel, wrong_bytes(driver, memory.base, length, seed))
+        elif message[0] == "end":
+            agent.deregister_memory(registered)
+            memory.empty()
+            send(channel, "ended")
+        else:
+            send(channel, "bye")
+            return 0
+
+
+def run_transfer(agent, handle, timeout):
+    start = time.monotonic()
+    state = agent.transfer(handle)
+    while state == "PROC":
+        if time.monotonic() - start > timeout:
+            raise RuntimeError("a transfer did not end")
+        state = agent.check_xfer_state(handle)
+    if state != "DONE":
+        raise RuntimeError(f"a transfer ended in state {state}")
+    return time.monotonic() - start
+
+
+def move(agent, operation, local, remote, peer, options):
+    handle = agent.initialize_xfer(
+        operation, agent.get_xfer_descs(local, "VRAM"),
+        agent.get_xfer_descs(remote, "VRAM"), peer)
+    times = sorted(run_transfer(agent, handle, options.timeout)
+                   for _ in range(options.reps))
+    agent.release_xfer_handle(handle)
+    return sum(t[1] for t in remote) / times[len(times) // 2] * 1e-9
+
+
+def one_round(channel, driver, agent, memory, count, size, seed, options):
+    """Returns the wrong bytes of READ and of WRITE."""
+    total = count * size
+    send(channel, ("round", count, size, seed))
+    metadata, remote = receive(channel)
+    peer = agent.add_remote_agent(metadata)
+    memory.back(total)
+    fill(driver, memory.base, total, POISON)
+    local = tensors_of(memory.base, count, size)
+    registered = agent.register_memory([(*t, "") for t in local], "VRAM")
+    gbps = move(agent, "READ", local, remote, peer, options)
+    wrong = [wrong_bytes(driver, memory.base, total, seed)]
+    print(f"nixl READ {options.kind} {count}x{size} gbps={gbps:.2f} "
+          f"wrong={wrong[0]}", flush=True)
+    fill(driver, memory.base, total, seed + 1)
+    gbps = move(agent, "WRITE", local, remote, peer, options)
+    send(channel, ("check", total, seed + 1))
+    wrong.append(receive(channel))
+    print(f"nixl WRITE {options.kind} {count}x{size} gbps={gbps:.2f} "
+          f"wrong={wrong[1]}", flush=True)
+    agent.remove_remote_agent(peer)
+    agent.deregister_memory(registered)
+    memory.empty()
+    send(channel, ("end",))
+    receive(channel)
+    return sum(wrong)
+
+
+def importer(channel, options):
+    import cuda
+    driver = cuda.Driver()
+    memory = memory_of(options.kind, driver, options)
+    agent = agent_of("importer")
+    wrong = 0
+    for number, (count, size) in enumerate(rounds_of(options)):
+        wrong += one_round(channel, driver, agent, memory, count, size,
+                           2 * number + 1, options)
+    send(channel, ("quit",))
+    receive(channel)
+    return 1 if wrong else 0
+
+
+# ---- starting them ----
+
+
+def environment_of(options):
+    env = dict(os.environ)
+    for name in [n for n in env if n.startswith("UCX_")]:
+        del env[name]
+    env.pop("LD_PRELOAD", None)
+    if options.driver:
+        env["LD_LIBRARY_PATH"] = ":".join(
+            [str(Path(options.driver).resolve()),
+             *filter(None, [env.get("LD_LIBRARY_PATH")])])
+    if options.shim:
+        env["LD_PRELOAD"] = str(Path(options.shim).resolve(strict=True))
+    env.update({
+        "UCX_TLS": options.tls,
+        "UCX_CUDA_IPC_ENABLE_GET_ZCOPY": "y",
+        "UCX_PROTO_INFO": "y",
+        "UCX_MEM_BISTRO_GRACE_DURATION": "0",
+        "UCX_HANDLE_ERRORS": "none",
+        "NIXL_LOG_LEVEL": "WARN",
+    })
+    return env
+
+
+def start(role, own, options, log):
+    command = [options.python, __file__, "--role", role, "--fd",
+               str(own.fileno())]
+    for name in ("kind", "chunk", "large", "count", "small", "rounds", "reps",
+                 "timeout"):
+        command += [f"--{name}", str(getattr(options, name))]
+    return subprocess.Popen(command, env=environment_of(options),
+                            pass_fds=[own.fileno()], stdin=subprocess.DEVNULL,
+                            stdout=log, stderr=subprocess.STDOUT,
+                            start_new_session=True)
+
+
+PROTOCOL = re.compile(r"remote memory (read|write)|\b(get|put)\b", re.I)
+
+
+def lanes(log):
+    """Lanes that UCX chose for device memory, from its protocol tables."""
+    found = {}
+    operation = None
+    for line in log.splitlines():
+        if "remote memory" in line and "cuda" in line:
+            operation = "read" if "read" in line else "write"
+        elif operation and "|" in line and (".." in line):
+            cells = [cell.strip() for cell in line.split("|")]
+            found.setdefault(operation, []).append(" ".join(cells[1:]))
+        elif operation and line.count("+") > 1 and operation in found:
+            operation = None
+    return found
+
+
+def largest_lane(log):
+    """Of each operation, what the longest messages use: the last row."""
+    return {operation: "cuda_ipc" if "cuda_ipc" in rows[-1] else
+            "emulation" if "emulation" in rows[-1] else rows[-1]
+            for operation, rows in lanes(log).items()}
+
+
+def run(options):
+    sockets = socket.socketpair()
+    logs = [tempfile.TemporaryFile(mode="w+", errors="replace")
+            for _ in range(2)]
+    processes = []
+    try:
+        for role, own, log in zip(("exporter", "importer"), sockets, logs):
+            processes.append(start(role, own, options, log))
+        for own in sockets:
+            own.close()
+        codes = pair.wait_both(processes, options.timeout)
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                pair.end_group(process)
+    texts = []
+    for log in logs:
+        log.seek(0)
+        texts.append(log.read())
+    return codes, texts
+
+
+def parse_options():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--driver", help="folder of the simulated driver")
+    parser.add_argument("--shim", help="libvmmlane.so to preload")
+    parser.add_argument("--python", default=None,
+                        help="interpreter that has nixl (default: .venv's)")
+    parser.add_argument("--kind", choices=["malloc", "vmm"], default="vmm")
+    parser.add_argument("--chunk", type=int, default=2, help="MiB")
+    parser.add_argument("--large", type=int, default=32, help="MiB")
+    parser.add_argument("--count", type=int, default=820)
+    parser.add_argument("--small", type=int, default=40, help="KiB")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--reps", type=int, default=3)
+    parser.add_argument("--timeout", type=float, default=120)
+    parser.add_argument("--tls", default="cuda_copy,cuda_ipc,tcp")
+    parser.add_argument("--any-lane", action="store_true",
+                        help="do not demand cuda_ipc")
+    parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--role", choices=["exporter", "importer"])
+    parser.add_argument("--fd", type=int)
+    return parser.parse_args()
+
+
+def main():
+    options = parse_options()
+    if options.role:
+        channel = socket.socket(fileno=options.fd)
+        role = exporter if options.role == "exporter" else importer
+        return role(channel, options)
+    options.python = options.python or str(pair.ROOT / ".venv/bin/python")
+    probe = subprocess.run([options.python, "-c", "import nixl_cu13"],
+                           stdout=subprocess.DEVNULL,
+                           stderr=subprocess.DEVNULL)
+    if probe.returncode != 0:
+        print("NIXL's wheel is not installed: run scripts/setup --nixl")
+        return 77
+    codes, (exporter_log, importer_log) = run(options)
+    chosen = largest_lane(importer_log)
+    failed = codes != (0, 0)
+    if not options.any_lane:
+        failed |= chosen.get("read") != "cuda_ipc"
+        failed |= chosen.get("write") != "cuda_ipc"
+    if failed or options.verbose:
+        print(exporter_log)
+        print(importer_log)
+    else:
+        print("\n".join(line for line in importer_log.splitlines()
+                        if line.startswith("nixl ")))
+    print(f"lanes {chosen}, exit codes {codes}: "
+          f"{'FAIL' if failed else 'ok'}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,299 @@
+"""Runs one pair of test clients on an unmodified UCX from its published wheel.
+
+Standard library only. Used by run.py and by scripts/demo.
+"""
+
+import dataclasses
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+CACHE = Path(os.environ.get("VMMLANE_CACHE", ROOT / ".cache"))
+
+SOURCES = sorted(HERE.glob("*.c"))
+WARNINGS = [
+    "-Wall", "-Wextra", "-Wshadow", "-Wmissing-prototypes",
+    "-Wstrict-prototypes", "-Wvla", "-Wundef", "-Wno-unused-parameter",
+    "-Werror",
+]
+LOAD_ERROR = 127
+TIMEOUT = 124
+
+
+class SetupError(Exception):
+    """Something that the tests need cannot be had."""
+
+
+class Wheel:
+    """An unpacked libucx wheel: CACHE/ucx/VERSION."""
+
+    def __init__(self, version):
+        self.version = version
+        self.root = CACHE / "ucx" / version
+        self.lib = self.root / "libucx" / "lib"
+        self.include = self.root / "libucx" / "include"
+        if not (self.lib / "libucp.so.0").exists():
+            raise SetupError(f"no UCX {version} in {self.root}: "
+                             "run scripts/setup --ucx")
+
+    @property
+    def number(self):
+        return tuple(int(part) for part in self.version.split("."))
+
+    @property
+    def libraries(self):
+        # libucm_cuda stays away, silently, without the cudart beside it.
+        return [self.lib, *sorted(self.root.glob("libucx_cu*.libs"))]
+
+
+def wheel_versions():
+    found = [path.name for path in (CACHE / "ucx").glob("*.*.*")]
+    return sorted(found, key=lambda v: [int(n) for n in v.split(".")])
+
+
+# ---- the client ----
+
+
+def cuda_include():
+    candidates = [os.environ.get("VMMLANE_CUDA_INCLUDE"),
+                  "/usr/local/cuda/include", "/usr/include"]
+    candidates += sorted(CACHE.glob("cuda/*/nvidia/cu*/include"))
+    for path in candidates:
+        if path and (Path(path) / "cuda.h").exists():
+            return Path(path)
+    raise SetupError("no cuda.h: run scripts/setup, or set "
+                     "VMMLANE_CUDA_INCLUDE")
+
+
+def call(command):
+    done = subprocess.run(command, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True)
+    if done.returncode != 0:
+        raise SetupError(f"{' '.join(map(str, command))}\n{done.stdout}")
+    return done.stdout
+
+
+def driver_stub(build, objects, compiler):
+    """A libcuda.so.1 to link with: what the client names, and no more."""
+    names = set()
+    for line in call(["nm", "-u", *objects]).splitlines():
+        match = re.search(r"\bU (cu[A-Z]\w*)$", line)
+        if match:
+            names.add(match.group(1))
+    source = build / "stub.c"
+    source.write_text("".join(f"void {name}(void);\nvoid {name}(void) {{}}\n"
+                              for name in sorted(names)))
+    stub = build / "libcuda.so"
+    call([compiler, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", stub,
+          source])
+    return stub
+
+
+def newest(paths):
+    return max(path.stat().st_mtime for path in paths)
+
+
+def build_client(wheel, build_root, force=False):
+    """Compiles the client with this wheel's headers; returns its path."""
+    build = Path(build_root) / wheel.version
+    client = build / "client"
+    inputs = [*SOURCES, HERE / "client.h"]
+    if client.exists() and not force and \
+            client.stat().st_mtime >= newest(inputs):
+        return client
+    compiler = os.environ.get("CC", "cc").split()[0]
+    build.mkdir(parents=True, exist_ok=True)
+    flags = ["-std=gnu11", "-D_GNU_SOURCE", "-O2", "-g", *WARNINGS,
+             "-isystem", cuda_include(), "-isystem", wheel.include]
+    objects = []
+    for source in SOURCES:
+        objects.append(build / (source.stem + ".o"))
+        call([compiler, *flags, "-c", source, "-o", objects[-1]])
+    stub = driver_stub(build, objects, compiler)
+    # Lazily bound, as UCX itself is: a driver may lack what no test calls.
+    call([compiler, *objects, "-o", client, "-Wl,-z,lazy", f"-L{wheel.lib}",
+          "-lucp", "-luct", "-lucs", "-lucm", stub,
+          "-Wl,--allow-shlib-undefined"])
+    return client
+
+
+# ---- one pair ----
+
+
+@dataclasses.dataclass
+class Side:
+    """One process: which UCX, which client, with or without the shim."""
+    wheel: Wheel
+    client: Path
+    shim: Path = None
+    environment: dict = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass
+class Result:
+    """One line "result SCENARIO KIND OPERATION lane=... DETAIL"."""
+    kind: str
+    operation: str
+    lane: str
+    bytes: str
+    status: str
+    gbps: float
+    detail: str
+
+
+@dataclasses.dataclass
+class Outcome:
+    results: list
+    expects: list  # (name, holds)
+    skipped: list
+    codes: tuple  # exit codes of exporter and importer
+    logs: tuple
+    seconds: float
+
+    @property
+    def timed_out(self):
+        return TIMEOUT in self.codes or 3 in self.codes
+
+    @property
+    def wrong_bytes(self):
+        return any(r.bytes == "BAD" for r in self.results) or \
+            1 in self.codes
+
+
+def environment_of(side, driver, tls, hook_mode):
+    env = dict(os.environ)
+    paths = [str(driver)] if driver else []
+    paths += [str(path) for path in side.wheel.libraries]
+    # The machine's own search path stays behind: the real driver may need it.
+    if env.get("LD_LIBRARY_PATH"):
+        paths.append(env["LD_LIBRARY_PATH"])
+    env["LD_LIBRARY_PATH"] = ":".join(paths)
+    for name in [n for n in env if n.startswith("UCX_")]:
+        del env[name]
+    env.pop("LD_PRELOAD", None)
+    if side.shim:
+        env["LD_PRELOAD"] = str(side.shim)
+    env.update({
+        "UCX_TLS": tls,
+        # Without NVLink UCX switches GET over cuda_ipc off.
+        "UCX_CUDA_IPC_ENABLE_GET_ZCOPY": "y",
+        "UCX_WARN_UNUSED_ENV_VARS": "n",
+        "UCX_MEM_LOG_LEVEL": "info",
+        "UCX_MEM_CUDA_HOOK_MODE": hook_mode,
+        "UCX_HANDLE_ERRORS": "none",
+    })
+    if side.wheel.number >= (1, 21):
+        env["UCX_MEM_BISTRO_GRACE_DURATION"] = "0"
+    env.update(side.environment)
+    return env
+
+
+def end_group(process):
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+def wait_both(processes, timeout):
+    """Waits; when one has failed, the other gets a moment more."""
+    end = time.monotonic() + timeout
+    codes = [None, None]
+    while None in codes and time.monotonic() < end:
+        for i, process in enumerate(processes):
+            if codes[i] is None:
+                codes[i] = process.poll()
+                if codes[i] is not None and codes[i] != 0:
+                    end = min(end, time.monotonic() + 10)
+        time.sleep(0.005)
+    for i, process in enumerate(processes):
+        end_group(process)
+        if codes[i] is None:
+            codes[i] = TIMEOUT
+    return tuple(codes)
+
+
+RESULT = re.compile(r"^result \S+ (\S+) (\S+) lane=(\S+) bytes=(\S+) "
+                    r"status=(\S+) gbps=(\S+) (.*)$")
+
+
+def parse(log):
+    results, expects, skipped = [], [], []
+    for line in log.splitlines():
+        match = RESULT.match(line)
+        if match:
+            kind, operation, lane, verdict, status, gbps, detail = \
+                match.groups()
+            results.append(Result(kind, operation, lane, verdict, status,
+                                  float(gbps), detail))
+        elif line.startswith("expect "):
+            _, _, name, verdict = line.split(None, 3)
+            expects.append((name, verdict == "ok"))
+        elif line.startswith("skip "):
+            skipped.append(line[5:])
+    return results, expects, skipped
+
+
+def run_pair(exporter, importer, scenario, kind, *, driver=None, timeout=60,
+             tls="cuda_copy,cuda_ipc,tcp", hook_mode="bistro", arguments=()):
+    """Runs both processes to their end and parses what they printed."""
+    sockets = socket.socketpair()
+    processes, logs = [], []
+    start = time.monotonic()
+    try:
+        for side, role, own in ((exporter, "exporter", sockets[0]),
+                                (importer, "importer", sockets[1])):
+            logs.append(tempfile.TemporaryFile(mode="w+", errors="replace"))
+            processes.append(subprocess.Popen(
+                [side.client, "--role", role, "--fd", str(own.fileno()),
+                 "--scenario", scenario, "--kind", kind,
+                 "--timeout", str(timeout * 0.8), *arguments],
+                env=environment_of(side, driver, tls, hook_mode),
+                pass_fds=[own.fileno()], stdin=subprocess.DEVNULL,
+                stdout=logs[-1], stderr=subprocess.STDOUT,
+                start_new_session=True))
+        for own in sockets:
+            own.close()
+        codes = wait_both(processes, timeout)
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                end_group(process)
+    texts = []
+    for log in logs:
+        log.seek(0)
+        texts.append(log.read())
+        log.close()
+    results, expects, skipped = parse(texts[1])
+    return Outcome(results, expects, skipped, codes, tuple(texts),
+                   time.monotonic() - start)
+
+
+def hooks_installed(log):
+    """Number of CUDA functions that UCX's own interposer has hooked."""
+    found = re.findall(r"cuda memory hooks mode (\w+): installed (\d+)", log)
+    return (found[-1][0], int(found[-1][1])) if found else (None, 0)
+
+
+def real_driver():
+    """The machine's own libcuda.so.1 with a device node, or None."""
+    if not Path("/dev/nvidiactl").exists():
+        return None
+    listing = subprocess.run([shutil.which("ldconfig") or "/sbin/ldconfig",
+                              "-p"], stdout=subprocess.PIPE, text=True)
+    match = re.search(r"libcuda\.so\.1 .*=> (\S+)", listing.stdout or "")
+    if match:
+        return match.group(1)
+    for path in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
+        if path and (Path(path) / "libcuda.so.1").exists():
+            return str(Path(path) / "libcuda.so.1")
+    return None

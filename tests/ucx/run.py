@@ -1,0 +1,363 @@
+#!/usr/bin/env python3
+"""Unmodified UCX, two processes, every scenario: lanes and bytes.
+
+Without --driver the machine's own NVIDIA driver is used; with it, the
+simulated one. Prints one line per run; exits 1 if any run is not as it must
+be, 77 if nothing could be run.
+"""
+
+import argparse
+import concurrent.futures
+import dataclasses
+import os
+import sys
+import time
+from pathlib import Path
+
+import pair
+
+# What one operation may do besides giving right bytes over cuda_ipc.
+MUST_FAIL = {"get-revoked", "get-hole", "get-dead"}
+MAY_FAIL = {"get-idle", "get-across", "get-before-hole", "get-after-hole"}
+ANY_LANE = {"own-process", "late-context"}
+
+# Functions that UCM hooks, by UCX version (measured with bistro).
+HOOKS = {(1, 18): 13, (1, 19): 14}
+HOOKS_NEWER = 15
+
+
+@dataclasses.dataclass
+class Sizes:
+    """Memory specifications (memory.c) for one class of machine."""
+    main: str
+    malloc: str
+    chunks: list
+    below: str
+    holey: str
+    growth: int
+
+
+SIMULATED = Sizes(main="vmm:26x2M/1M", malloc="malloc:39M",
+                  chunks=["single:16M", "first:16M", "none:8x2M",
+                          "vmm:64x2M"],
+                  below="vmm:8x2M+64M", holey="vmm:16x2M", growth=64)
+REAL = Sizes(main="vmm:26x20M@512M", malloc="malloc:512M",
+             chunks=["vmm:1x512M", "vmm:256x2M", "single:512M", "first:512M",
+                     "none:26x20M@512M", "vmm:48x20M/2M"],
+             below="vmm:8x20M+512M", holey="vmm:16x20M", growth=64)
+
+
+@dataclasses.dataclass
+class Case:
+    """One pair to run and what is known of its two sides."""
+    group: str
+    scenario: str
+    kind: str
+    versions: tuple  # exporter's and importer's UCX
+    shims: tuple     # has the side the shim?
+    hook_mode: str = "bistro"
+    environment: dict = dataclasses.field(default_factory=dict)
+    arguments: tuple = ()
+
+    @property
+    def name(self):
+        exporter, importer = self.versions
+        version = exporter if exporter == importer else \
+            f"{exporter}->{importer}"
+        return f"{version} {self.group} {self.scenario} {self.kind}"
+
+    @property
+    def served(self):
+        """Both sides have the shim, and nothing switches the lane off."""
+        share = self.environment.get("VMMLANE_SHARE")
+        if not all(self.shims) or share == "off":
+            return False
+        # The keys of 1.18.0, built without fabric, are of another size.
+        return len(set(self.versions)) == 1 or "1.18.0" not in self.versions
+
+
+def scenario_list(sizes):
+    main, holey = sizes.main, sizes.holey
+    return [
+        ("whole", sizes.malloc), ("whole", main),
+        *[("whole", kind) for kind in sizes.chunks],
+        ("windows", holey), ("interior", main), ("tensors", main),
+        ("growth", holey), ("growth-below", sizes.below),
+        ("reback", holey), ("reback-deregistered", holey),
+        ("reback-quiet", main), ("unseen", holey),
+        ("hole", holey), ("hole-later", holey),
+        ("neighbours", holey), ("identity", main), ("aliases", holey),
+        ("idle", holey), ("fence", main),
+        ("vmm-then-malloc", main), ("malloc-then-vmm", main),
+        ("own-process", main), ("killed", main), ("late-context", main),
+        ("mem-query", "vmm:3x2M+16M"),
+    ]
+
+
+def cases_alone(sizes, version):
+    """Without the shim: what users have today."""
+    for scenario, kind in (("whole", sizes.malloc), ("whole", sizes.main),
+                           ("whole", sizes.chunks[0]),
+                           ("vmm-then-malloc", sizes.main)):
+        yield Case("alone", scenario, kind, (version,) * 2, (False, False))
+
+
+def cases_shim(sizes, version):
+    for scenario, kind in scenario_list(sizes):
+        environment = {}
+        if scenario == "fence":
+            environment["UCX_FENCE_MODE"] = "weak"
+        yield Case("shim", scenario, kind, (version,) * 2, (True, True),
+                   environment=environment)
+
+
+def cases_settings(sizes, version):
+    both = ((version,) * 2, (True, True))
+    for scenario in ("whole", "growth", "reback-quiet"):
+        yield Case("reloc", scenario, sizes.holey, *both, hook_mode="reloc")
+    yield Case("share-off", "whole", sizes.main, *both,
+               environment={"VMMLANE_SHARE": "off"})
+    yield Case("vmm-local", "whole", sizes.main, *both,
+               arguments=("--local", "vmm"))
+    yield Case("local-memh", "whole", sizes.main, *both,
+               arguments=("--local", "vmm", "--local-memh"))
+    yield Case("peer-errors", "reback", sizes.holey, *both,
+               arguments=("--peer-errors",))
+
+
+def cases_one_sided(sizes, version):
+    for name, shims in (("exporter-only", (True, False)),
+                        ("importer-only", (False, True))):
+        for scenario in ("vmm-then-malloc", "malloc-then-vmm"):
+            yield Case(name, scenario, sizes.main, (version,) * 2, shims)
+
+
+def cases_mixed(sizes, versions):
+    for exporter in versions:
+        for importer in versions:
+            if exporter != importer:
+                yield Case("mixed", "vmm-then-malloc", sizes.main,
+                           (exporter, importer), (True, True))
+
+
+def all_cases(options, sizes):
+    for version in options.ucx:
+        if "alone" in options.group:
+            yield from cases_alone(sizes, version)
+        if not options.shim:
+            continue
+        if "shim" in options.group:
+            yield from cases_shim(sizes, version)
+        if "settings" in options.group:
+            yield from cases_settings(sizes, version)
+        if "one-sided" in options.group:
+            yield from cases_one_sided(sizes, version)
+    if options.shim and "mixed" in options.group:
+        yield from cases_mixed(sizes, options.ucx)
+    if options.shim and "large" in options.group:
+        yield Case("shim", "whole", "vmm:1024x20M", (options.ucx[-1],) * 2,
+                   (True, True))
+
+
+# ---- what must hold ----
+
+
+def judge_result(case, result):
+    """Problems of one operation, as texts."""
+    what = f"{result.operation} {result.detail}"
+    if result.bytes == "BAD":
+        return [f"{what}: WRONG BYTES"]
+    if result.operation in MUST_FAIL:
+        return [f"{what}: did not fail"] if result.status == "OK" else []
+    failed = result.status != "OK"
+    plain = result.kind.startswith("malloc")
+    if failed and result.operation in MAY_FAIL:
+        return []
+    if not case.served and not plain:
+        # UCX alone may refuse such memory, but must not corrupt it.
+        one_sided = any(case.shims) and not all(case.shims)
+        return [f"{what}: {result.status}"] if failed and one_sided else []
+    if failed:
+        return [f"{what}: {result.status}"]
+    if plain and len(set(case.versions)) > 1:
+        return []  # UCX's own keys of two versions may not match
+    if result.lane != "cuda_ipc" and case.scenario not in ANY_LANE:
+        return [f"{what}: lane {result.lane}"]
+    return []
+
+
+def judge_hooks(case, outcome):
+    for role, log, version in zip(("exporter", "importer"), outcome.logs,
+                                  case.versions):
+        mode, count = pair.hooks_installed(log)
+        numbers = tuple(int(n) for n in version.split(".")[:2])
+        wanted = HOOKS.get(numbers, HOOKS_NEWER)
+        if mode != case.hook_mode or count < wanted:
+            return [f"{role}: UCM's hooks: {mode} {count}, "
+                    f"not {case.hook_mode} {wanted}"]
+    return []
+
+
+def judge(case, outcome):
+    problems = []
+    exporter, importer = outcome.codes
+    if outcome.timed_out:
+        problems.append("timeout")
+    if exporter != 0 and not (case.scenario == "killed" and exporter == -9):
+        problems.append(f"exporter's exit code {exporter}")
+    if importer != 0:
+        problems.append(f"importer's exit code {importer}")
+    for result in outcome.results:
+        problems += judge_result(case, result)
+    if case.served or case.scenario == "mem-query":
+        problems += [f"expected: {name}" for name, holds in outcome.expects
+                     if not holds]
+    if not outcome.results and not outcome.expects and not outcome.skipped:
+        problems.append("no result")
+    if case.served and outcome.skipped:
+        problems += outcome.skipped
+    if not problems:
+        problems += judge_hooks(case, outcome)
+    return problems
+
+
+# ---- running and printing ----
+
+
+def summary(outcome):
+    lanes = sorted({r.lane for r in outcome.results if r.status == "OK"})
+    errors = sorted({r.status for r in outcome.results if r.status != "OK"})
+    speed = [f"{r.operation} {r.gbps:.2f}" for r in outcome.results
+             if r.gbps > 0][:2]
+    text = f"{len(outcome.results)} ops, lane {'+'.join(lanes) or '-'}"
+    if errors:
+        text += f", errors {'+'.join(errors)}"
+    if speed:
+        text += f", GB/s {', '.join(speed)}"
+    if outcome.expects:
+        text += f", {sum(h for _, h in outcome.expects)}" \
+                f"/{len(outcome.expects)} expectations"
+    if outcome.skipped:
+        text += f", skipped: {'; '.join(outcome.skipped)}"
+    return text
+
+
+def run_case(case, options, clients):
+    sides = [pair.Side(*clients[version],
+                       shim=options.shim if has_shim else None,
+                       environment=case.environment)
+             for version, has_shim in zip(case.versions, case.shims)]
+    arguments = [*case.arguments, "--growth", str(options.sizes.growth),
+                 "--reps", str(options.reps)]
+    if options.verbose:
+        arguments.append("--verbose")
+        for side in sides:
+            side.environment = {**side.environment, "UCX_PROTO_INFO": "y"}
+    outcome = pair.run_pair(*sides, case.scenario, case.kind,
+                            driver=options.driver, timeout=options.timeout,
+                            tls=options.tls, hook_mode=case.hook_mode,
+                            arguments=arguments)
+    return case, outcome, judge(case, outcome)
+
+
+def show(case, outcome, problems, options):
+    verdict = "ok  " if not problems else "FAIL"
+    print(f"{verdict} {case.name}: {summary(outcome)} "
+          f"({outcome.seconds:.1f} s)", flush=True)
+    for problem in problems:
+        print(f"     {problem}")
+    if problems or options.verbose:
+        for role, log in zip(("exporter", "importer"), outcome.logs):
+            lines = log.splitlines()
+            if not options.verbose:
+                lines = lines[-25:]
+            for line in lines:
+                print(f"     {role}| {line}")
+
+
+def parse_options():
+    groups = ["alone", "shim", "settings", "one-sided", "mixed", "large"]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ucx", nargs="+", default=None, metavar="VERSION",
+                        help="wheel versions (default: all unpacked)")
+    parser.add_argument("--shim", help="libvmmlane.so to preload")
+    parser.add_argument("--driver", metavar="DIR",
+                        help="folder of the simulated libcuda.so.1")
+    parser.add_argument("--scenario", nargs="+", help="only these")
+    parser.add_argument("--kind", help="memory of --scenario, see memory.c")
+    parser.add_argument("--group", nargs="+", choices=groups,
+                        default=groups[:-1])
+    parser.add_argument("--quick", action="store_true",
+                        help="oldest and newest UCX, the main scenarios")
+    parser.add_argument("--mixed", action="store_const", dest="group",
+                        const=["mixed"], help="only pairs of two versions")
+    parser.add_argument("--sizes", choices=["simulated", "real"])
+    parser.add_argument("--tls", default="cuda_copy,cuda_ipc,tcp")
+    parser.add_argument("--reps", type=int, default=5)
+    parser.add_argument("--timeout", type=float, default=60)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--build", default=os.environ.get(
+        "VMMLANE_UCX_BUILD", str(pair.CACHE / "ucx-client")),
+        help="where the clients are compiled")
+    parser.add_argument("--verbose", action="store_true")
+    return parser.parse_args()
+
+
+def prepare(options):
+    options.ucx = options.ucx or pair.wheel_versions()
+    if not options.ucx:
+        raise pair.SetupError("no UCX wheel unpacked: run scripts/setup --ucx")
+    if options.quick:
+        options.ucx = list(dict.fromkeys([options.ucx[0], options.ucx[-1]]))
+    if options.driver:
+        options.driver = Path(options.driver).resolve()
+    elif not pair.real_driver():
+        raise pair.SetupError("no NVIDIA driver here; give --driver DIR")
+    if options.shim:
+        options.shim = Path(options.shim).resolve(strict=True)
+    simulated = options.sizes == "simulated" if options.sizes else \
+        options.driver is not None
+    options.sizes = SIMULATED if simulated else REAL
+    clients = {}
+    for version in options.ucx:
+        wheel = pair.Wheel(version)
+        clients[version] = (wheel, pair.build_client(wheel, options.build))
+    return clients
+
+
+def select(options):
+    cases = list(all_cases(options, options.sizes))
+    if options.quick:
+        main = {"whole", "growth", "reback", "vmm-then-malloc", "mem-query"}
+        cases = [c for c in cases if c.scenario in main]
+    if options.scenario:
+        cases = [c for c in cases if c.scenario in options.scenario]
+    if options.kind:
+        cases = [dataclasses.replace(c, kind=options.kind) for c in cases]
+        cases = list({c.name: c for c in cases}.values())
+    return cases
+
+
+def main():
+    options = parse_options()
+    start = time.monotonic()
+    try:
+        clients = prepare(options)
+    except pair.SetupError as error:
+        print(error)
+        return 77
+    cases = select(options)
+    bad = 0
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        runs = [pool.submit(run_case, c, options, clients) for c in cases]
+        for run in runs:
+            case, outcome, problems = run.result()
+            bad += bool(problems)
+            show(case, outcome, problems, options)
+    print(f"{len(cases)} runs, {bad} not as they must be, "
+          f"{time.monotonic() - start:.0f} s")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+/* The scenarios by name, and what they share. */
+#include "client.h"
+
+void report_detail(const struct remote *remote, const char *operation,
+                   struct outcome outcome, const char *detail)
+{
+    report(remote->kind, operation, &outcome, detail);
+}
+
+struct remote filled(const char *specification, uint64_t seed)
+{
+    struct remote remote = remote_alloc(specification, 0);
+
+    remote_fill(&remote, remote.offset, remote.length, seed);
+    return remote;
+}
+
+uint64_t chunks_end(const struct remote *remote, uint64_t last)
+{
+    return remote->chunks[last].offset + remote->chunks[last].size;
+}
+
+const struct scenario scenarios[] = {
+    {"whole", scenario_whole, false},
+    {"windows", scenario_windows, false},
+    {"interior", scenario_interior, false},
+    {"tensors", scenario_tensors, false},
+    {"growth", scenario_growth, false},
+    {"growth-below", scenario_growth_below, false},
+    {"reback", scenario_reback, false},
+    {"reback-deregistered", scenario_reback_deregistered, false},
+    {"reback-quiet", scenario_reback_quiet, false},
+    {"unseen", scenario_unseen, false},
+    {"hole", scenario_hole, false},
+    {"hole-later", scenario_hole_later, false},
+    {"neighbours", scenario_neighbours, false},
+    {"identity", scenario_identity, false},
+    {"aliases", scenario_aliases, false},
+    {"idle", scenario_idle, false},
+    {"fence", scenario_fence, false},
+    {"vmm-then-malloc", scenario_vmm_then_malloc, false},
+    {"malloc-then-vmm", scenario_malloc_then_vmm, false},
+    {"own-process", scenario_own_process, false},
+    {"killed", scenario_killed, false},
+    {"late-context", scenario_late_context, true},
+    {"mem-query", scenario_memory_query, false},
+    {NULL, NULL, false},
+};

@@ -1,0 +1,217 @@
+/*
+ * Scenarios of memory that goes: re-backing, holes, deregistration, death.
+ * The letters name the cases that a scenario covers.
+ */
+#include "client.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- re-backing at the same address (D3, D6) ---- */
+
+static void must_fail(const struct key *key, const char *when,
+                      uint64_t old_seed)
+{
+    struct outcome outcome;
+
+    if (key->rkey == NULL)
+        return;
+    outcome = key_get(key, key->offset, key->length, old_seed);
+    /* A read that ended well has delivered old bytes or no memory's bytes. */
+    if (outcome.status == UCS_OK)
+        outcome.verdict = BYTES_BAD;
+    report_detail(key->remote, "get-revoked", outcome, when);
+}
+
+static void rebacking(bool unseen, bool deregister)
+{
+    uint64_t seed = new_seed();
+    struct remote remote = filled(opt.kind, seed);
+    struct key key = key_make_all(&remote);
+    char detail[64];
+
+    for (int round = 0; round <= opt.rounds; round++) {
+        struct key old = key;
+
+        snprintf(detail, sizeof(detail), "round%d", round);
+        report_detail(&remote, "get",
+                      key_time(&key, OP_GET, key.offset, key.length, seed),
+                      detail);
+        seed = new_seed();
+        report_detail(&remote, "put",
+                      key_put(&key, key.offset, key.length, seed), detail);
+        if (round == opt.rounds)
+            break;
+        if (deregister)
+            key_deregister(&old);
+        remote_unmap(&remote, 0, remote.chunk_count, unseen);
+        if (!unseen)
+            must_fail(&old, "unmapped", seed);
+        remote_map(&remote, 0, remote.chunk_count);
+        seed = new_seed();
+        remote_fill(&remote, remote.offset, remote.length, seed);
+        if (!unseen)
+            must_fail(&old, "mapped-anew", seed);
+        key = key_make_all(&remote);
+        report_detail(&remote, "get-new-key",
+                      key_get(&key, key.offset, key.length, seed), detail);
+        report_detail(&remote, "get-old-key",
+                      key_get(&old, old.offset, old.length, seed), detail);
+        key_destroy(&old);
+    }
+    key_destroy(&key);
+    remote_free(&remote);
+}
+
+void scenario_reback(void)
+{
+    rebacking(false, false);
+}
+
+void scenario_reback_deregistered(void)
+{
+    rebacking(false, true);
+}
+
+void scenario_unseen(void)
+{
+    rebacking(true, true);
+}
+
+/* The same rounds without a read in between: no revoked key is ever used. */
+void scenario_reback_quiet(void)
+{
+    uint64_t seed = new_seed();
+    struct remote remote = filled(opt.kind, seed);
+    char detail[64];
+
+    for (int round = 0; round <= opt.rounds; round++) {
+        struct key key = key_make_all(&remote);
+
+        snprintf(detail, sizeof(detail), "round%d", round);
+        report_detail(&remote, "get",
+                      key_get(&key, key.offset, key.length, seed), detail);
+        report_detail(&remote, "put",
+                      key_put(&key, key.offset, key.length, new_seed()),
+                      detail);
+        key_destroy(&key);
+        key_deregister(&key);
+        remote_unmap(&remote, 0, remote.chunk_count, false);
+        remote_map(&remote, 0, remote.chunk_count);
+        seed = new_seed();
+        remote_fill(&remote, remote.offset, remote.length, seed);
+    }
+    remote_free(&remote);
+}
+
+/* ---- a hole (B3) ---- */
+
+enum { HOLE = 7 };
+
+static void around_hole(const struct key *key, uint64_t seed,
+                        const char *detail)
+{
+    const struct remote *remote = key->remote;
+    const struct wire_chunk *hole = &remote->chunks[HOLE];
+    uint64_t after = hole->offset + hole->size;
+    uint64_t end = remote->offset + remote->length;
+    struct outcome outcome;
+
+    report_detail(
+        remote, "get-before-hole",
+        key_get(key, remote->offset, hole->offset - remote->offset, seed),
+        detail);
+    report_detail(remote, "get-after-hole",
+                  key_get(key, after, end - after, seed), detail);
+    outcome = key_get(key, hole->offset, hole->size, seed);
+    if (outcome.status == UCS_OK)
+        outcome.verdict = BYTES_BAD;
+    report_detail(remote, "get-hole", outcome, detail);
+}
+
+void scenario_hole(void)
+{
+    uint64_t seed = new_seed();
+    struct remote remote = filled(opt.kind, seed);
+    struct key key;
+
+    if (remote.chunk_count <= HOLE + 1)
+        die(EXIT_USAGE, "the scenario 'hole' needs more chunks");
+    remote_unmap(&remote, HOLE, 1, false);
+    key = key_make_all(&remote);
+    around_hole(&key, seed, "registered-with-hole");
+    key_destroy(&key);
+    remote_free(&remote);
+}
+
+void scenario_hole_later(void)
+{
+    uint64_t seed = new_seed();
+    struct remote remote = filled(opt.kind, seed);
+    struct key key = key_make_all(&remote);
+
+    report_detail(&remote, "get", key_get(&key, key.offset, key.length, seed),
+                  "before");
+    remote_unmap(&remote, HOLE, 1, false);
+    key_repack(&key);
+    around_hole(&key, seed, "packed-again");
+    key_destroy(&key);
+    remote_free(&remote);
+}
+
+/* ---- the last deregistration makes idle (D4) ---- */
+
+void scenario_idle(void)
+{
+    uint64_t seed = new_seed();
+    struct remote remote = filled(opt.kind, seed);
+    uint64_t at = remote.chunks[3].offset;
+    uint64_t size = remote.chunks[3].size;
+    struct key low = key_make(&remote, remote.offset, at + size);
+    struct key high = key_make(&remote, at, remote.offset + remote.length - at);
+
+    report_detail(&remote, "get", key_get(&low, at, size, seed), "both");
+    key_deregister(&low);
+    report_detail(&remote, "get", key_get(&high, at, size, seed), "one-left");
+    key_deregister(&high);
+    seed = new_seed();
+    remote_fill(&remote, at, size, seed);
+    /* Present bytes or an error, never others. */
+    report_detail(&remote, "get-idle", key_get(&high, at, size, seed),
+                  "none-left");
+    key_destroy(&low);
+    key_destroy(&high);
+    remote_free(&remote);
+}
+
+/* ---- an exporter that dies ---- */
+
+void scenario_killed(void)
+{
+    uint64_t seed = new_seed();
+    struct remote remote = filled(opt.kind, seed);
+    struct key key = key_make_all(&remote);
+    struct wire_header h = {.command = CMD_KILL};
+    struct outcome outcome = key_get(&key, key.offset, key.length, seed);
+    double start;
+    void *payload;
+
+    report_detail(&remote, "get", outcome, "alive");
+    if (outcome.status != UCS_OK || strcmp(outcome.lane, "cuda_ipc") != 0) {
+        printf("skip %s: not on cuda_ipc\n", opt.scenario);
+        return;
+    }
+    wire_send(opt.fd, &h, NULL);
+    if (wire_receive(opt.fd, &h, &payload))
+        die(EXIT_SETUP, "the exporter answered after its end");
+    start = now();
+    do {
+        outcome = key_get(&key, key.offset, key.length, seed);
+        if (outcome.verdict == BYTES_BAD)
+            break;
+    } while (outcome.status == UCS_OK && now() < start + 5);
+    report_detail(&remote, "get-dead", outcome, "killed");
+    fflush(NULL);
+    /* No orderly end: UCX would wait for the peer. */
+    _Exit(wrong_bytes ? EXIT_WRONG_BYTES : 0);
+}

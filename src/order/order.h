@@ -28,10 +28,19 @@ struct vmml_stream_set {
     _Atomic uint64_t bits[VMML_STREAMS_MAX / 64];
 };
 
-/* From now on fences are watched: called when the first mirror is opened.
- * Before that every call here returns at once. Copies posted earlier than
- * this are ordered by UCX itself. */
+/*
+ * From now on fences are acted on: called when the first mirror is opened.
+ *
+ * Streams are tracked and fences are counted before that too, at the cost of a
+ * few nanoseconds for a copy and without a driver call (but for a stream's
+ * first copy), so that the first copy to a mirror after a fence also waits for
+ * what was posted before there was a mirror.
+ */
 void vmml_order_activate(void);
+
+/* A fence: a copy that begins after this waits for those that were posted
+ * (vmml_order_end_copy() was called) before it. */
+void vmml_order_fence(void);
 
 /*
  * A copy of libuct_cuda is about to be posted on `stream`, whose context is
@@ -43,8 +52,13 @@ void vmml_order_activate(void);
  */
 CUresult vmml_order_begin_copy(CUstream stream, struct vmml_stream_set *set);
 
-/* The copy was posted. Waits for it only where the stream is not tracked. */
+/* The copy was posted; called before the poster lets go of the mirror. Waits
+ * for the copy only where the stream is not tracked. */
 CUresult vmml_order_end_copy(CUstream stream);
+
+/* `stream` is about to be destroyed by anyone. An event stands for what it
+ * still holds; its slot is used again when that has ended. */
+void vmml_order_stream_ends(CUstream stream);
 
 /*
  * Wait until all copies that the streams in `set` hold now have ended, and

@@ -1,0 +1,624 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Each stream of libuct_cuda has a slot that counts its copies. Three counts
+ * tell what a fence has to wait for:
+ *
+ *   posted    copies posted
+ *   recorded  of those, covered by the slot's event
+ *   finished  of those, known to have ended
+ *
+ * They are read before the call that makes them true, so that a race makes
+ * them too low: an event or a query more, never a copy that is overlooked.
+ *
+ * The mutex guards the table of slots and is never held across a driver call.
+ * What a driver call needs is kept alive by two counts: `pins` keep the stream
+ * (its destruction waits for them; they last as long as an event is recorded
+ * and waited for on another stream), `holds` keep the event.
+ */
+#include "order/order.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "doors/real.h"
+
+#define BUCKETS 1024
+
+/* The two default streams and NULL name another stream in each context or
+ * thread: not tracked. */
+#define FIRST_REAL_STREAM 3
+
+enum state {
+    FREE,
+    LIVE,
+    CLOSING,   /* its stream is about to be destroyed */
+    CLOSED,    /* the event stands for a stream that was destroyed */
+    RECYCLING, /* the event is being destroyed */
+};
+
+struct slot {
+    _Atomic(CUstream) stream; /* what a look-up compares; NULL unless live */
+    _Atomic uint64_t posted;
+    _Atomic uint64_t fence; /* the fences up to this one were waited for */
+    _Atomic uint64_t recorded;
+    _Atomic uint64_t recorded_fence; /* what lay before it is covered */
+    _Atomic uint64_t finished;
+    _Atomic(CUevent) event; /* made when it is first needed */
+    CUstream handle;        /* constant while pinned */
+    CUcontext context;
+    _Atomic uint32_t state;
+    _Atomic uint32_t pins;
+    _Atomic uint32_t holds;
+    _Atomic uint32_t next; /* in the bucket: index plus 1 */
+} __attribute__((aligned(128)));
+
+static struct {
+    _Atomic uint64_t fences;
+    _Atomic bool active;
+    _Atomic uint32_t used;             /* slots [0, used) were ever used */
+    _Atomic uint32_t closed;           /* slots that wait to be recycled */
+    _Atomic uint32_t buckets[BUCKETS]; /* index plus 1 */
+} order;
+
+static struct slot slots[VMML_STREAMS_MAX];
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+/* The slot that this thread used last. Whether it is still that stream's is
+ * checked at each use. */
+static __thread struct slot *last_hit
+    __attribute__((tls_model("initial-exec")));
+
+#define GET(word) atomic_load_explicit(&(word), memory_order_acquire)
+#define PUT(word, value)                                                       \
+    atomic_store_explicit(&(word), value, memory_order_release)
+
+/* --- the driver's state around our calls ---------------------------------- */
+
+struct scope {
+    CUstreamCaptureMode mode;
+    bool exchanged;
+};
+
+/* In another mode some calls would break a graph that a thread captures. */
+static struct scope enter_relaxed(const struct vmml_real *real)
+{
+    struct scope scope = {.mode = CU_STREAM_CAPTURE_MODE_RELAXED};
+
+    scope.exchanged =
+        real->cuThreadExchangeStreamCaptureMode != NULL &&
+        real->cuThreadExchangeStreamCaptureMode(&scope.mode) == CUDA_SUCCESS;
+    return scope;
+}
+
+static void leave_relaxed(const struct vmml_real *real, struct scope *scope)
+{
+    if (scope->exchanged)
+        (void)real->cuThreadExchangeStreamCaptureMode(&scope->mode);
+}
+
+static void pop_context(const struct vmml_real *real)
+{
+    CUcontext popped;
+
+    (void)real->cuCtxPopCurrent_v2(&popped);
+}
+
+/* --- the table of slots --------------------------------------------------- */
+
+static _Atomic uint32_t *bucket_of(CUstream stream)
+{
+    return &order.buckets[vmml_mix64((uintptr_t)stream) % BUCKETS];
+}
+
+/* Without the mutex a change of the chain can lead astray or hide a slot, but
+ * what is found is right: a miss is looked up again under the mutex. */
+static struct slot *find(CUstream stream)
+{
+    uint32_t entry = GET(*bucket_of(stream));
+    unsigned steps;
+
+    for (steps = 0; entry != 0 && steps < VMML_STREAMS_MAX; steps++) {
+        struct slot *slot = &slots[entry - 1];
+
+        if (GET(slot->stream) == stream)
+            return slot;
+        entry = GET(slot->next);
+    }
+    return NULL;
+}
+
+static bool is_trackable(CUstream stream)
+{
+    return (uintptr_t)stream >= FIRST_REAL_STREAM;
+}
+
+static inline struct slot *find_cached(CUstream stream)
+{
+    struct slot *slot = last_hit;
+
+    if (!is_trackable(stream))
+        return NULL;
+    if (slot != NULL && GET(slot->stream) == stream)
+        return slot;
+    slot = find(stream);
+    if (slot != NULL)
+        last_hit = slot;
+    return slot;
+}
+
+/* The context that the stream belongs to, which is current; the driver is
+ * asked since a caller may have been wrong about that. */
+static CUcontext context_of(const struct vmml_real *real, CUstream stream)
+{
+    CUcontext context = NULL;
+
+    if (real->cuStreamGetCtx != NULL &&
+        real->cuStreamGetCtx(stream, &context) == CUDA_SUCCESS &&
+        context != NULL)
+        return context;
+    if (real->cuCtxGetCurrent(&context) != CUDA_SUCCESS)
+        return NULL;
+    return context;
+}
+
+static struct slot *take_free(void)
+{
+    uint32_t used = GET(order.used), i;
+
+    for (i = 0; i < used; i++) {
+        if (GET(slots[i].state) == FREE)
+            return &slots[i];
+    }
+    if (used == VMML_STREAMS_MAX)
+        return NULL;
+    PUT(order.used, used + 1);
+    return &slots[used];
+}
+
+static struct slot *insert(CUstream stream, CUcontext context)
+{
+    _Atomic uint32_t *bucket = bucket_of(stream);
+    struct slot *slot = take_free();
+    uint64_t posted;
+
+    if (slot == NULL)
+        return NULL;
+    posted = GET(slot->posted);
+    slot->handle = stream;
+    slot->context = context;
+    PUT(slot->recorded, posted);
+    PUT(slot->recorded_fence, 0);
+    PUT(slot->finished, posted);
+    PUT(slot->fence, 0);
+    PUT(slot->next, GET(*bucket));
+    PUT(slot->state, LIVE);
+    PUT(slot->stream, stream);
+    PUT(*bucket, (uint32_t)(slot - slots) + 1);
+    return slot;
+}
+
+static void take_out(struct slot *slot)
+{
+    uint32_t entry = (uint32_t)(slot - slots) + 1;
+    _Atomic uint32_t *link = bucket_of(slot->handle);
+
+    while (GET(*link) != entry)
+        link = &slots[GET(*link) - 1].next;
+    PUT(*link, GET(slot->next));
+    PUT(slot->stream, NULL);
+}
+
+/* Destroy the event if nothing runs that it stands for. In a context that is
+ * gone it went with it. */
+static bool end_event(const struct vmml_real *real, struct slot *slot)
+{
+    CUevent event = GET(slot->event);
+    bool ended = true;
+
+    if (event == NULL ||
+        real->cuCtxPushCurrent_v2(slot->context) != CUDA_SUCCESS)
+        return true;
+    if (real->cuEventQuery(event) == CUDA_ERROR_NOT_READY)
+        ended = false;
+    else
+        (void)real->cuEventDestroy_v2(event);
+    pop_context(real);
+    return ended;
+}
+
+/* Of a closed slot, make a free one, if nothing of it is in use or running. */
+static void recycle(const struct vmml_real *real, struct slot *slot)
+{
+    uint32_t closed = CLOSED;
+
+    if (!atomic_compare_exchange_strong(&slot->state, &closed, RECYCLING))
+        return;
+    if (atomic_load(&slot->pins) != 0 || atomic_load(&slot->holds) != 0 ||
+        !end_event(real, slot)) {
+        atomic_store(&slot->state, CLOSED);
+        return;
+    }
+    PUT(slot->event, NULL);
+    atomic_fetch_sub(&order.closed, 1);
+    atomic_store(&slot->state, FREE);
+}
+
+static void recycle_all(const struct vmml_real *real)
+{
+    uint32_t used = GET(order.used), i;
+
+    for (i = 0; i < used && GET(order.closed) != 0; i++) {
+        if (GET(slots[i].state) == CLOSED)
+            recycle(real, &slots[i]);
+    }
+}
+
+/* A stream's first copy. NULL when it cannot be tracked. */
+static struct slot *add(const struct vmml_real *real, CUstream stream)
+{
+    CUcontext context;
+    struct slot *slot;
+    struct scope scope;
+
+    if (!is_trackable(stream))
+        return NULL;
+    scope = enter_relaxed(real);
+    if (GET(order.closed) != 0)
+        recycle_all(real);
+    context = context_of(real, stream);
+    leave_relaxed(real, &scope);
+    if (context == NULL)
+        return NULL;
+    pthread_mutex_lock(&mutex);
+    slot = find(stream);
+    if (slot == NULL)
+        slot = insert(stream, context);
+    pthread_mutex_unlock(&mutex);
+    if (slot != NULL)
+        last_hit = slot;
+    else
+        vmml_warn_once("more than %d streams of UCX: copies on further ones "
+                       "are waited for at once",
+                       VMML_STREAMS_MAX);
+    return slot;
+}
+
+/* --- pins and events ------------------------------------------------------ */
+
+/* Keep the stream of a live slot, and the event of a live or closed one. The
+ * pin comes before the look at the state, and stream_ends() and recycle()
+ * change the state before they look at the pins: one of both sees the other,
+ * which takes sequential consistency. */
+static bool pin(struct slot *slot, uint32_t *state)
+{
+    for (;;) {
+        atomic_fetch_add(&slot->pins, 1);
+        *state = atomic_load(&slot->state);
+        if (*state == LIVE || *state == CLOSED)
+            return true;
+        atomic_fetch_sub(&slot->pins, 1);
+        if (*state == FREE)
+            return false;
+        sched_yield();
+    }
+}
+
+static void unpin(struct slot *slot)
+{
+    atomic_fetch_sub(&slot->pins, 1);
+}
+
+/* In the slot's context. */
+static CUevent event_of(const struct vmml_real *real, struct slot *slot)
+{
+    CUevent event = GET(slot->event), made;
+
+    if (event != NULL)
+        return event;
+    if (real->cuEventCreate(&made, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+        return NULL;
+    if (atomic_compare_exchange_strong(&slot->event, &event, made))
+        return made;
+    (void)real->cuEventDestroy_v2(made);
+    return event;
+}
+
+/* For record(): all copies, not only those before a fence. */
+#define ALL UINT64_MAX
+
+enum outcome {
+    COVERED,  /* by the event as it was */
+    RECORDED, /* by the event, now recorded anew */
+    OVER,     /* nothing to wait for */
+};
+
+/*
+ * Make the slot's event cover the copies posted on its stream before `fence`,
+ * and not more than these where that can be had: streams that post after a
+ * fence do not wait for each other. The caller keeps the stream.
+ *
+ * Where there is no event to be had, wait for the copies; an error of that
+ * wait (*result) means that the context is dead, and its copies with it.
+ */
+static enum outcome record(const struct vmml_real *real, struct slot *slot,
+                           uint64_t fence, CUresult *result)
+{
+    uint64_t posted = GET(slot->posted), fences = GET(order.fences);
+    CUevent event;
+
+    *result = CUDA_SUCCESS;
+    if (posted == GET(slot->finished))
+        return OVER;
+    if (posted == GET(slot->recorded) || GET(slot->recorded_fence) >= fence)
+        return COVERED;
+    *result = real->cuCtxPushCurrent_v2(slot->context);
+    if (*result != CUDA_SUCCESS) {
+        PUT(slot->finished, posted);
+        return OVER;
+    }
+    event = event_of(real, slot);
+    if (event != NULL &&
+        real->cuEventRecord(event, slot->handle) == CUDA_SUCCESS) {
+        pop_context(real);
+        PUT(slot->recorded, posted);
+        PUT(slot->recorded_fence, fences);
+        return RECORDED;
+    }
+    *result = real->cuStreamSynchronize(slot->handle);
+    pop_context(real);
+    PUT(slot->finished, posted);
+    return OVER;
+}
+
+/* The same for a slot that is pinned: the event of a closed one is final. */
+static enum outcome record_pinned(const struct vmml_real *real,
+                                  struct slot *slot, uint32_t state,
+                                  uint64_t fence, CUresult *result)
+{
+    if (state == LIVE)
+        return record(real, slot, fence, result);
+    *result = CUDA_SUCCESS;
+    return GET(slot->posted) == GET(slot->finished) ? OVER : COVERED;
+}
+
+/* Has the copy that the event covers ended? Then no fence need look again. */
+static bool has_ended(const struct vmml_real *real, struct slot *slot)
+{
+    uint64_t recorded = GET(slot->recorded);
+    CUevent event = GET(slot->event);
+
+    if (event == NULL || real->cuEventQuery(event) != CUDA_SUCCESS)
+        return false;
+    PUT(slot->finished, recorded);
+    return true;
+}
+
+/* --- fences --------------------------------------------------------------- */
+
+void vmml_order_activate(void)
+{
+    PUT(order.active, true);
+}
+
+void vmml_order_fence(void)
+{
+    atomic_fetch_add(&order.fences, 1);
+}
+
+static bool is_idle(const struct slot *slot)
+{
+    return GET(slot->posted) == GET(slot->finished);
+}
+
+/* Let `stream` wait for what `other` held at the fence. */
+static CUresult wait_for(const struct vmml_real *real, CUstream stream,
+                         struct slot *other, uint64_t fence)
+{
+    CUresult result;
+    enum outcome outcome;
+    uint32_t state;
+
+    if (!pin(other, &state))
+        return CUDA_SUCCESS;
+    outcome = record_pinned(real, other, state, fence, &result);
+    if (result != CUDA_SUCCESS)
+        vmml_debug("stream %p counts as idle: error %d", (void *)other->handle,
+                   (int)result);
+    result = CUDA_SUCCESS;
+    if (outcome == RECORDED || (outcome == COVERED && !has_ended(real, other)))
+        result = real->cuStreamWaitEvent(stream, GET(other->event), 0);
+    unpin(other);
+    return result;
+}
+
+/* own: the slot of `stream`, or NULL where it is not tracked. Its own event is
+ * recorded too, before the copy that comes now: see record(). */
+static CUresult wait_for_others(CUstream stream, struct slot *own)
+{
+    const struct vmml_real *real = vmml_real();
+    uint64_t fence = GET(order.fences);
+    uint32_t used = GET(order.used), i;
+    CUresult result = CUDA_SUCCESS, ignored;
+    struct scope scope;
+
+    if (real == NULL)
+        return VMML_CU_MISSING;
+    scope = enter_relaxed(real);
+    for (i = 0; i < used && result == CUDA_SUCCESS; i++) {
+        if (&slots[i] != own && !is_idle(&slots[i]))
+            result = wait_for(real, stream, &slots[i], fence);
+    }
+    if (result == CUDA_SUCCESS && own != NULL) {
+        if (used > 1)
+            (void)record(real, own, fence, &ignored);
+        PUT(own->fence, fence);
+    }
+    leave_relaxed(real, &scope);
+    return result;
+}
+
+/* --- copies --------------------------------------------------------------- */
+
+static void add_to_set(struct vmml_stream_set *set, const struct slot *slot)
+{
+    size_t index = (size_t)(slot - slots);
+    _Atomic uint64_t *word = &set->bits[index / 64];
+    uint64_t bit = 1ull << index % 64;
+
+    if ((atomic_load_explicit(word, memory_order_relaxed) & bit) == 0)
+        atomic_fetch_or(word, bit);
+}
+
+CUresult vmml_order_begin_copy(CUstream stream, struct vmml_stream_set *set)
+{
+    struct slot *slot = find_cached(stream);
+    const struct vmml_real *real;
+
+    if (__builtin_expect(slot == NULL, 0)) {
+        real = vmml_real();
+        if (real == NULL)
+            return VMML_CU_MISSING;
+        slot = add(real, stream);
+        if (slot == NULL)
+            return GET(order.active) && GET(order.fences) != 0
+                       ? wait_for_others(stream, NULL)
+                       : CUDA_SUCCESS;
+    }
+    if (set != NULL)
+        add_to_set(set, slot);
+    if (GET(slot->fence) != GET(order.fences) && GET(order.active))
+        return wait_for_others(stream, slot);
+    return CUDA_SUCCESS;
+}
+
+CUresult vmml_order_end_copy(CUstream stream)
+{
+    struct slot *slot = find_cached(stream);
+    const struct vmml_real *real;
+    struct scope scope;
+    CUresult result;
+
+    if (__builtin_expect(slot != NULL, 1)) {
+        atomic_fetch_add_explicit(&slot->posted, 1, memory_order_release);
+        return CUDA_SUCCESS;
+    }
+    real = vmml_real();
+    if (real == NULL)
+        return VMML_CU_MISSING;
+    scope = enter_relaxed(real);
+    result = real->cuStreamSynchronize(stream);
+    leave_relaxed(real, &scope);
+    return result;
+}
+
+/* --- the end of a stream -------------------------------------------------- */
+
+static struct slot *begin_closing(CUstream stream)
+{
+    struct slot *slot;
+
+    pthread_mutex_lock(&mutex);
+    slot = find(stream);
+    if (slot != NULL) {
+        take_out(slot);
+        atomic_store(&slot->state, CLOSING);
+    }
+    pthread_mutex_unlock(&mutex);
+    return slot;
+}
+
+void vmml_order_stream_ends(CUstream stream)
+{
+    const struct vmml_real *real = vmml_real();
+    struct slot *slot;
+    struct scope scope;
+    CUresult result = CUDA_SUCCESS;
+
+    if (real == NULL || !is_trackable(stream) || GET(order.used) == 0)
+        return;
+    slot = begin_closing(stream);
+    if (slot == NULL)
+        return;
+    while (atomic_load(&slot->pins) != 0)
+        sched_yield();
+    scope = enter_relaxed(real);
+    (void)record(real, slot, ALL, &result);
+    if (result != CUDA_SUCCESS)
+        vmml_debug("stream %p ends with error %d", (void *)stream, (int)result);
+    atomic_fetch_add(&order.closed, 1);
+    atomic_store(&slot->state, CLOSED);
+    recycle(real, slot);
+    leave_relaxed(real, &scope);
+}
+
+/* --- draining ------------------------------------------------------------- */
+
+/* The slot is held: its event stays. */
+static CUresult wait_for_event(const struct vmml_real *real, struct slot *slot)
+{
+    uint64_t recorded = GET(slot->recorded);
+    CUresult result;
+
+    result = real->cuCtxPushCurrent_v2(slot->context);
+    if (result == CUDA_SUCCESS) {
+        result = real->cuEventSynchronize(GET(slot->event));
+        pop_context(real);
+    }
+    PUT(slot->finished, recorded);
+    return result;
+}
+
+static CUresult drain_slot(const struct vmml_real *real, struct slot *slot)
+{
+    CUresult result = CUDA_SUCCESS;
+    uint32_t state;
+
+    if (is_idle(slot) || !pin(slot, &state))
+        return CUDA_SUCCESS;
+    if (record_pinned(real, slot, state, ALL, &result) == OVER) {
+        unpin(slot);
+        return result;
+    }
+    atomic_fetch_add(&slot->holds, 1);
+    unpin(slot);
+    result = wait_for_event(real, slot);
+    atomic_fetch_sub(&slot->holds, 1);
+    return result;
+}
+
+CUresult vmml_order_drain(struct vmml_stream_set *set)
+{
+    const struct vmml_real *real = vmml_real();
+    CUresult result = CUDA_SUCCESS, one;
+    struct scope scope;
+    unsigned word;
+
+    if (real == NULL)
+        return VMML_CU_MISSING;
+    scope = enter_relaxed(real);
+    for (word = 0; word < VMML_STREAMS_MAX / 64; word++) {
+        uint64_t bits = atomic_exchange(&set->bits[word], 0);
+
+        for (; bits != 0; bits &= bits - 1) {
+            one = drain_slot(
+                real, &slots[word * 64 + (unsigned)__builtin_ctzll(bits)]);
+            if (result == CUDA_SUCCESS)
+                result = one;
+        }
+    }
+    leave_relaxed(real, &scope);
+    return result;
+}
+
+void vmml_order_forget(void)
+{
+    const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
+
+    memset(&order, 0, sizeof(order));
+    memset(slots, 0, sizeof(slots));
+    mutex = fresh;
+}

@@ -1,39 +1,129 @@
 /* SPDX-License-Identifier: MIT */
-#include "doors/real.h"
+/*
+ * Hooks of what an importer's UCX does with a mirror.
+ */
 #include "hooks.h"
 
-CUresult vmml_cuIpcOpenMemHandle_v2 VMML_WITH_CALLER((CUdeviceptr * ptr, CUipcMemHandle handle, unsigned flags))
+#include <stdlib.h>
+
+#include "base/conf.h"
+#include "base/fork.h"
+#include "base/log.h"
+#include "doors/caller.h"
+#include "doors/real.h"
+#include "mirror/mirror.h"
+
+static bool is_ucx(const void *caller)
+{
+    return !vmml_in_child && vmml_caller_class(caller) == VMML_CALLER_UCT_CUDA;
+}
+
+CUresult vmml_cuIpcOpenMemHandle_v2(const void *caller, CUdeviceptr *ptr,
+                                    CUipcMemHandle handle, unsigned flags)
 {
     const struct vmml_real *real = vmml_real();
+    struct vmml_handle ours;
 
     if (real == NULL || real->cuIpcOpenMemHandle_v2 == NULL)
         return VMML_CU_MISSING;
-    return real->cuIpcOpenMemHandle_v2(ptr, handle, flags);
+    if (ptr == NULL || !is_ucx(caller) ||
+        vmml_handle_find((const uint8_t *)handle.reserved,
+                         sizeof(handle.reserved), &ours) < 0)
+        return real->cuIpcOpenMemHandle_v2(ptr, handle, flags);
+    if (!vmml_conf()->on || !vmml_conf()->share)
+        return CUDA_ERROR_INVALID_VALUE;
+    return vmml_mirror_open(&ours, ptr);
 }
 
-CUresult vmml_cuIpcCloseMemHandle VMML_WITH_CALLER((CUdeviceptr ptr))
+CUresult vmml_cuIpcCloseMemHandle(const void *caller, CUdeviceptr ptr)
 {
     const struct vmml_real *real = vmml_real();
 
+    if (is_ucx(caller) && vmml_mirror_close(ptr))
+        return CUDA_SUCCESS;
     if (real == NULL || real->cuIpcCloseMemHandle == NULL)
         return VMML_CU_MISSING;
     return real->cuIpcCloseMemHandle(ptr);
 }
 
-CUresult vmml_cuMemcpyDtoDAsync_v2 VMML_WITH_CALLER((CUdeviceptr dst, CUdeviceptr src, size_t length, CUstream stream))
+struct single {
+    const struct vmml_real *real;
+    struct vmml_copy copy;
+    CUstream stream;
+};
+
+static CUresult post_single(void *arg)
+{
+    const struct single *single = arg;
+
+    return single->real->cuMemcpyDtoDAsync_v2(
+        single->copy.dst, single->copy.src, single->copy.length,
+        single->stream);
+}
+
+CUresult vmml_cuMemcpyDtoDAsync_v2(const void *caller, CUdeviceptr dst,
+                                   CUdeviceptr src, size_t length,
+                                   CUstream stream)
 {
     const struct vmml_real *real = vmml_real();
+    struct single single = {real, {dst, src, length}, stream};
 
     if (real == NULL || real->cuMemcpyDtoDAsync_v2 == NULL)
         return VMML_CU_MISSING;
-    return real->cuMemcpyDtoDAsync_v2(dst, src, length, stream);
+    if (!is_ucx(caller))
+        return post_single(&single);
+    return vmml_mirror_post(&single.copy, 1, stream, post_single, &single);
 }
 
-CUresult vmml_cuMemcpyBatchAsync_v2 VMML_WITH_CALLER((CUdeviceptr * dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, CUmemcpyAttributes *attributes, size_t *attribute_idx, size_t attribute_count, CUstream stream))
+struct batch {
+    const struct vmml_real *real;
+    CUdeviceptr *dsts;
+    CUdeviceptr *srcs;
+    size_t *sizes;
+    size_t count;
+    CUmemcpyAttributes *attributes;
+    size_t *attribute_idx;
+    size_t attribute_count;
+    CUstream stream;
+};
+
+static CUresult post_batch(void *arg)
+{
+    const struct batch *batch = arg;
+
+    return batch->real->cuMemcpyBatchAsync_v2(
+        batch->dsts, batch->srcs, batch->sizes, batch->count, batch->attributes,
+        batch->attribute_idx, batch->attribute_count, batch->stream);
+}
+
+CUresult vmml_cuMemcpyBatchAsync_v2(const void *caller, CUdeviceptr *dsts,
+                                    CUdeviceptr *srcs, size_t *sizes,
+                                    size_t count,
+                                    CUmemcpyAttributes *attributes,
+                                    size_t *attribute_idx,
+                                    size_t attribute_count, CUstream stream)
 {
     const struct vmml_real *real = vmml_real();
+    struct batch batch = {
+        real,   dsts,       srcs,          sizes,
+        count,  attributes, attribute_idx, attribute_count,
+        stream,
+    };
+    struct vmml_copy *copies;
+    CUresult result;
+    size_t i;
 
     if (real == NULL || real->cuMemcpyBatchAsync_v2 == NULL)
         return VMML_CU_MISSING;
-    return real->cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attributes, attribute_idx, attribute_count, stream);
+    if (!is_ucx(caller) || count == 0 || dsts == NULL || srcs == NULL ||
+        sizes == NULL)
+        return post_batch(&batch);
+    copies = malloc(count * sizeof(*copies));
+    if (copies == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    for (i = 0; i < count; i++)
+        copies[i] = (struct vmml_copy){dsts[i], srcs[i], sizes[i]};
+    result = vmml_mirror_post(copies, count, stream, post_batch, &batch);
+    free(copies);
+    return result;
 }

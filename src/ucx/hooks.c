@@ -1,93 +1,254 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ * Hooks of UCT: where registrations begin and end, where keys are packed and
+ * unpacked, and where memory is asked for.
+ */
+#include <string.h>
+
+#include "base/conf.h"
+#include "base/fork.h"
+#include "base/log.h"
 #include "doors/real.h"
 #include "hooks.h"
+#include "lane/exporter.h"
+#include "mirror/mirror.h"
+#include "ucx/device.h"
+#include "ucx/scope.h"
 
-vmml_ucs_status_t vmml_uct_md_mem_reg_v2 VMML_WITH_CALLER((vmml_uct_md_h md, void *address, size_t length, const void *params, vmml_uct_mem_h *memh))
+/* struct uct_component begins with its name, and struct uct_md holds its
+ * component second, in every UCX from 1.18 on (src/uct/base/uct_md.h). */
+static bool is_cuda_ipc(vmml_uct_component_h component)
+{
+    return component != NULL &&
+           strncmp(component->name, "cuda_ipc", sizeof(component->name)) == 0;
+}
+
+static bool is_cuda_ipc_md(vmml_uct_md_h md)
+{
+    return md != NULL && is_cuda_ipc(md->component);
+}
+
+/* UCX 1.18 is the oldest whose libucm sees cuMemMap and cuMemUnmap. */
+static bool is_supported(const struct vmml_uct *uct)
+{
+    unsigned major = 0, minor = 0, release = 0;
+
+    if (uct->ucp_get_version == NULL)
+        return true;
+    uct->ucp_get_version(&major, &minor, &release);
+    if (major > 1 || (major == 1 && minor >= 18))
+        return true;
+    vmml_warn_once("UCX %u.%u.%u is older than 1.18: vmmlane leaves it alone",
+                   major, minor, release);
+    return false;
+}
+
+vmml_ucs_status_t vmml_uct_md_mem_reg_v2(const void *caller, vmml_uct_md_h md,
+                                         void *address, size_t length,
+                                         const void *params,
+                                         vmml_uct_mem_h *memh)
 {
     const struct vmml_uct *uct = vmml_uct(caller);
+    vmml_ucs_status_t status;
 
     if (uct == NULL || uct->uct_md_mem_reg_v2 == NULL)
         return VMML_UCS_ERR_UNSUPPORTED;
-    return uct->uct_md_mem_reg_v2(md, address, length, params, memh);
+    status = uct->uct_md_mem_reg_v2(md, address, length, params, memh);
+    if (status == VMML_UCS_OK && is_cuda_ipc_md(md) && is_supported(uct))
+        vmml_lane_register(md, *memh, address, length);
+    return status;
 }
 
-vmml_ucs_status_t vmml_uct_md_mem_dereg VMML_WITH_CALLER((vmml_uct_md_h md, vmml_uct_mem_h memh))
+vmml_ucs_status_t vmml_uct_md_mem_dereg(const void *caller, vmml_uct_md_h md,
+                                        vmml_uct_mem_h memh)
 {
     const struct vmml_uct *uct = vmml_uct(caller);
 
     if (uct == NULL || uct->uct_md_mem_dereg == NULL)
         return VMML_UCS_ERR_UNSUPPORTED;
+    if (is_cuda_ipc_md(md))
+        vmml_lane_deregister(md, memh);
     return uct->uct_md_mem_dereg(md, memh);
 }
 
-vmml_ucs_status_t vmml_uct_md_mem_dereg_v2 VMML_WITH_CALLER((vmml_uct_md_h md, const struct vmml_uct_mem_dereg_params *params))
+vmml_ucs_status_t
+vmml_uct_md_mem_dereg_v2(const void *caller, vmml_uct_md_h md,
+                         const struct vmml_uct_mem_dereg_params *params)
 {
     const struct vmml_uct *uct = vmml_uct(caller);
 
     if (uct == NULL || uct->uct_md_mem_dereg_v2 == NULL)
         return VMML_UCS_ERR_UNSUPPORTED;
+    if (is_cuda_ipc_md(md) && params != NULL &&
+        (params->field_mask & VMML_UCT_DEREG_FIELD_MEMH))
+        vmml_lane_deregister(md, params->memh);
     return uct->uct_md_mem_dereg_v2(md, params);
 }
 
-vmml_ucs_status_t vmml_uct_md_mkey_pack_v2 VMML_WITH_CALLER((vmml_uct_md_h md, vmml_uct_mem_h memh, void *address, size_t length, const void *params, void *buffer))
+vmml_ucs_status_t vmml_uct_md_mkey_pack_v2(const void *caller, vmml_uct_md_h md,
+                                           vmml_uct_mem_h memh, void *address,
+                                           size_t length, const void *params,
+                                           void *buffer)
 {
     const struct vmml_uct *uct = vmml_uct(caller);
+    struct vmml_pack pack;
+    struct vmml_scope scope = {.kind = VMML_SCOPE_PACK, .pack = &pack};
+    vmml_ucs_status_t status;
 
     if (uct == NULL || uct->uct_md_mkey_pack_v2 == NULL)
         return VMML_UCS_ERR_UNSUPPORTED;
-    return uct->uct_md_mkey_pack_v2(md, memh, address, length, params, buffer);
+    if (!is_cuda_ipc_md(md) ||
+        !vmml_lane_begin_pack(md, memh, address, length, &pack))
+        return uct->uct_md_mkey_pack_v2(md, memh, address, length, params,
+                                        buffer);
+    vmml_scope_enter(&scope);
+    status =
+        uct->uct_md_mkey_pack_v2(md, memh, address, length, params, buffer);
+    vmml_scope_leave(&scope);
+    if (status == VMML_UCS_OK)
+        vmml_lane_finish_pack(&pack, buffer);
+    return status;
 }
 
-vmml_ucs_status_t vmml_uct_md_mem_query VMML_WITH_CALLER((vmml_uct_md_h md, const void *address, size_t length, void *attr))
+static struct vmml_range_request request_of(const struct vmml_uct *uct,
+                                            const void *address, size_t length)
+{
+    /* uct_md_mem_query_v2 came with 1.22, and with it the dmabuf export over
+     * each answer (uct_cuda_copy_md_detect_mem_flags). */
+    return (struct vmml_range_request){
+        .address = (uintptr_t)address,
+        .length = length,
+        .per_chunk = uct->uct_md_mem_query_v2 != NULL,
+    };
+}
+
+vmml_ucs_status_t vmml_uct_md_mem_query(const void *caller, vmml_uct_md_h md,
+                                        const void *address, size_t length,
+                                        void *attr)
 {
     const struct vmml_uct *uct = vmml_uct(caller);
+    struct vmml_range_request request;
+    struct vmml_scope scope = {.kind = VMML_SCOPE_QUERY, .request = &request};
+    vmml_ucs_status_t status;
 
     if (uct == NULL || uct->uct_md_mem_query == NULL)
         return VMML_UCS_ERR_UNSUPPORTED;
-    return uct->uct_md_mem_query(md, address, length, attr);
+    request = request_of(uct, address, length);
+    vmml_scope_enter(&scope);
+    status = uct->uct_md_mem_query(md, address, length, attr);
+    vmml_scope_leave(&scope);
+    return status;
 }
 
-vmml_ucs_status_t vmml_uct_md_mem_query_v2 VMML_WITH_CALLER((vmml_uct_md_h md, const void *address, size_t length, void *attr))
+vmml_ucs_status_t vmml_uct_md_mem_query_v2(const void *caller, vmml_uct_md_h md,
+                                           const void *address, size_t length,
+                                           void *attr)
 {
     const struct vmml_uct *uct = vmml_uct(caller);
+    struct vmml_range_request request;
+    struct vmml_scope scope = {.kind = VMML_SCOPE_QUERY, .request = &request};
+    vmml_ucs_status_t status;
 
     if (uct == NULL || uct->uct_md_mem_query_v2 == NULL)
         return VMML_UCS_ERR_UNSUPPORTED;
-    return uct->uct_md_mem_query_v2(md, address, length, attr);
+    request = request_of(uct, address, length);
+    vmml_scope_enter(&scope);
+    status = uct->uct_md_mem_query_v2(md, address, length, attr);
+    vmml_scope_leave(&scope);
+    return status;
 }
 
-vmml_ucs_status_t vmml_uct_rkey_unpack VMML_WITH_CALLER((vmml_uct_component_h component, const void *buffer, struct vmml_uct_rkey_bundle *bundle))
+/* Can this key be opened? VMML_UCS_OK also for keys that are not ours. */
+static vmml_ucs_status_t prepare(const struct vmml_uct *uct,
+                                 vmml_uct_component_h component,
+                                 const void *buffer, uint8_t sys_device)
+{
+    struct vmml_handle handle;
+
+    if (vmml_in_child || !is_cuda_ipc(component) ||
+        vmml_handle_find(buffer, VMML_HANDLE_SCAN, &handle) < 0)
+        return VMML_UCS_OK;
+    if (!vmml_conf()->on || !vmml_conf()->share)
+        return VMML_UCS_ERR_UNREACHABLE;
+    return vmml_mirror_prepare(&handle, vmml_unpack_device(uct, sys_device))
+               ? VMML_UCS_OK
+               : VMML_UCS_ERR_UNREACHABLE;
+}
+
+vmml_ucs_status_t vmml_uct_rkey_unpack(const void *caller,
+                                       vmml_uct_component_h component,
+                                       const void *buffer,
+                                       struct vmml_uct_rkey_bundle *bundle)
 {
     const struct vmml_uct *uct = vmml_uct(caller);
+    vmml_ucs_status_t status;
 
     if (uct == NULL || uct->uct_rkey_unpack == NULL)
         return VMML_UCS_ERR_UNSUPPORTED;
+    status = prepare(uct, component, buffer, VMML_UCS_SYS_DEVICE_UNKNOWN);
+    if (status != VMML_UCS_OK)
+        return status;
     return uct->uct_rkey_unpack(component, buffer, bundle);
 }
 
-vmml_ucs_status_t vmml_uct_rkey_unpack_v2 VMML_WITH_CALLER((vmml_uct_component_h component, const void *buffer, const struct vmml_uct_rkey_unpack_params *params, struct vmml_uct_rkey_bundle *bundle))
+vmml_ucs_status_t
+vmml_uct_rkey_unpack_v2(const void *caller, vmml_uct_component_h component,
+                        const void *buffer,
+                        const struct vmml_uct_rkey_unpack_params *params,
+                        struct vmml_uct_rkey_bundle *bundle)
 {
     const struct vmml_uct *uct = vmml_uct(caller);
+    uint8_t sys_device = VMML_UCS_SYS_DEVICE_UNKNOWN;
+    vmml_ucs_status_t status;
 
     if (uct == NULL || uct->uct_rkey_unpack_v2 == NULL)
         return VMML_UCS_ERR_UNSUPPORTED;
+    if (params != NULL &&
+        (params->field_mask & VMML_UCT_UNPACK_FIELD_SYS_DEVICE))
+        sys_device = params->sys_device;
+    status = prepare(uct, component, buffer, sys_device);
+    if (status != VMML_UCS_OK)
+        return status;
     return uct->uct_rkey_unpack_v2(component, buffer, params, bundle);
 }
 
-vmml_ucs_status_t vmml_uct_rkey_ptr VMML_WITH_CALLER((vmml_uct_component_h component, struct vmml_uct_rkey_bundle *bundle, uint64_t remote_address, void **local_address))
+vmml_ucs_status_t vmml_uct_rkey_ptr(const void *caller,
+                                    vmml_uct_component_h component,
+                                    struct vmml_uct_rkey_bundle *bundle,
+                                    uint64_t remote_address,
+                                    void **local_address)
 {
     const struct vmml_uct *uct = vmml_uct(caller);
+    vmml_ucs_status_t status;
 
     if (uct == NULL || uct->uct_rkey_ptr == NULL)
         return VMML_UCS_ERR_UNSUPPORTED;
-    return uct->uct_rkey_ptr(component, bundle, remote_address, local_address);
+    status =
+        uct->uct_rkey_ptr(component, bundle, remote_address, local_address);
+    if (status != VMML_UCS_OK || local_address == NULL || vmml_in_child ||
+        !is_cuda_ipc(component))
+        return status;
+    /* The caller may now read it without a copy that could be checked. */
+    return vmml_mirror_hand_out((CUdeviceptr)(uintptr_t)*local_address,
+                                bundle->rkey)
+               ? VMML_UCS_OK
+               : VMML_UCS_ERR_UNREACHABLE;
 }
 
-vmml_ucs_status_t vmml_uct_rkey_release VMML_WITH_CALLER((vmml_uct_component_h component, const struct vmml_uct_rkey_bundle *bundle))
+vmml_ucs_status_t
+vmml_uct_rkey_release(const void *caller, vmml_uct_component_h component,
+                      const struct vmml_uct_rkey_bundle *bundle)
 {
     const struct vmml_uct *uct = vmml_uct(caller);
+    uintptr_t rkey = 0;
+    vmml_ucs_status_t status;
 
     if (uct == NULL || uct->uct_rkey_release == NULL)
         return VMML_UCS_ERR_UNSUPPORTED;
-    return uct->uct_rkey_release(component, bundle);
+    if (bundle != NULL && !vmml_in_child && is_cuda_ipc(component))
+        rkey = bundle->rkey;
+    status = uct->uct_rkey_release(component, bundle);
+    if (rkey != 0)
+        vmml_mirror_take_back(rkey);
+    return status;
 }

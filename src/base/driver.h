@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Driver calls that the shim makes on its own account.
+ */
+#ifndef VMML_BASE_DRIVER_H
+#define VMML_BASE_DRIVER_H
+
+#include <stdbool.h>
+
+#include "doors/real.h"
+
+/*
+ * Around driver work: the thread's stream-capture mode is RELAXED, so that a
+ * graph capture of another thread in global mode is not invalidated (driver
+ * documentation, cuThreadExchangeStreamCaptureMode).
+ */
+struct vmml_relaxed {
+    CUstreamCaptureMode mode;
+    bool exchanged;
+};
+
+void vmml_relax(const struct vmml_real *real, struct vmml_relaxed *relaxed);
+void vmml_relax_end(const struct vmml_real *real,
+                    const struct vmml_relaxed *relaxed);
+
+/* One pointer attribute of the type of *value. */
+#define vmml_attribute(real, value, attribute, ptr)                            \
+    ((real)->cuPointerGetAttribute(value, attribute, ptr))
+
+/* BUFFER_ID of the mapping at `ptr`; 0 when nothing is mapped there. */
+unsigned long long vmml_buffer_id(const struct vmml_real *real,
+                                  CUdeviceptr ptr);
+
+/* The GPU's UUID. */
+CUresult vmml_device_uuid(const struct vmml_real *real, CUdevice device,
+                          CUuuid *uuid);
+
+#endif

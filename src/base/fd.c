@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: MIT */
+#include "base/fd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+void vmml_fd_close(int fd)
+{
+    int saved = errno;
+
+    if (fd >= 0)
+        close(fd);
+    errno = saved;
+}
+
+/* The soft limit, raised to `wanted` where the hard limit allows it. */
+static rlim_t limit_at_least(rlim_t wanted)
+{
+    struct rlimit limit;
+    rlim_t before;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return 0;
+    if (limit.rlim_cur >= wanted)
+        return limit.rlim_cur;
+    before = limit.rlim_cur;
+    /* Doubling keeps the number of calls small; never above the hard limit. */
+    limit.rlim_cur = wanted > 2 * before ? wanted : 2 * before;
+    if (limit.rlim_cur > limit.rlim_max)
+        limit.rlim_cur = limit.rlim_max;
+    if (limit.rlim_cur <= before || setrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return before;
+    vmml_info("RLIMIT_NOFILE raised from %lu to %lu", (unsigned long)before,
+              (unsigned long)limit.rlim_cur);
+    return limit.rlim_cur;
+}
+
+static bool leaves_room(int fd)
+{
+    rlim_t wanted = (rlim_t)fd + 1 + VMML_FD_SPARE;
+
+    return limit_at_least(wanted) >= wanted;
+}
+
+int vmml_fd_raise(int fd)
+{
+    int high = -1;
+
+    if (fd < VMML_FD_LOWEST &&
+        limit_at_least(VMML_FD_LOWEST + 2 * VMML_FD_SPARE) >
+            VMML_FD_LOWEST + VMML_FD_SPARE) {
+        high = fcntl(fd, F_DUPFD_CLOEXEC, VMML_FD_LOWEST);
+        if (high >= 0) {
+            vmml_fd_close(fd);
+            fd = high;
+        }
+    }
+    if (high < 0 && fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
+        int error = errno;
+
+        vmml_fd_close(fd);
+        return -error;
+    }
+    if (!leaves_room(fd)) {
+        vmml_fd_close(fd);
+        return -EMFILE;
+    }
+    return fd;
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Descriptors of the shim: close-on-exec, with numbers out of the
+ * application's way, and never the last ones.
+ */
+#ifndef VMML_BASE_FD_H
+#define VMML_BASE_FD_H
+
+/* Numbers below this are left to the application (select(2) ends at 1024). */
+#define VMML_FD_LOWEST 1024
+/* So many numbers below the limit stay free for the application. */
+#define VMML_FD_SPARE 64
+
+/*
+ * Move a descriptor up. Takes `fd` over: on success and on failure it is
+ * closed or is the result.
+ *
+ * The soft RLIMIT_NOFILE is raised as far as this needs and the hard limit
+ * allows. Where the limit leaves no room above VMML_FD_LOWEST, the number is
+ * kept as it is.
+ * Returns the descriptor, or -EMFILE when fewer than VMML_FD_SPARE numbers
+ * would be left, or another -errno of fcntl(2).
+ */
+int vmml_fd_raise(int fd);
+
+/* close(2), keeping errno; -1 is ignored. */
+void vmml_fd_close(int fd);
+
+#endif

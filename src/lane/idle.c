@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Closing late: a chunk that no registration covers any more keeps its entry
+ * for VMML_IDLE_SECONDS, because a job that registers per message would
+ * otherwise export per message. One thread, there only while something waits.
+ */
+#include "lane/state.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+/* A chunk by address, not by pointer: it may be gone by then. */
+struct idle {
+    struct vmml_window *window; /* a reference */
+    uint64_t address;
+    uint64_t serial;
+    struct timespec due;
+};
+
+/* A ring: deadlines only grow. Protected by the exporter's lock. */
+static struct {
+    struct idle *ring;
+    size_t capacity; /* a power of two, or 0 */
+    size_t first;
+    size_t count;
+    bool running;
+} idle;
+
+static struct timespec now(void)
+{
+    struct timespec time = {0, 0};
+
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time;
+}
+
+static bool is_due(const struct timespec *due)
+{
+    struct timespec time = now();
+
+    return time.tv_sec > due->tv_sec ||
+           (time.tv_sec == due->tv_sec && time.tv_nsec >= due->tv_nsec);
+}
+
+static void expire(const struct idle *entry, struct vmml_fd_list *fds)
+{
+    struct vmml_window *window = entry->window;
+    struct vmml_chunk *chunk = vmml_window_chunk_at(window, entry->address);
+
+    if (window->retired || chunk == NULL || chunk->serial != entry->serial)
+        return;
+    chunk->idle_queued = false;
+    if (chunk->state == VMML_EXPORT_LIVE &&
+        !vmml_window_is_covered(window, chunk))
+        vmml_chunk_kill(window, chunk, fds);
+}
+
+/* Close what is due. Returns false when nothing waits any more. */
+static bool close_due(struct timespec *next)
+{
+    struct vmml_fd_list fds;
+    bool more;
+
+    vmml_fd_list_init(&fds);
+    pthread_mutex_lock(&vmml_exporter.lock);
+    while (idle.count > 0 && is_due(&idle.ring[idle.first].due)) {
+        struct idle entry = idle.ring[idle.first];
+
+        idle.first = (idle.first + 1) & (idle.capacity - 1);
+        idle.count--;
+        expire(&entry, &fds);
+        vmml_window_release(entry.window);
+    }
+    more = idle.count > 0;
+    if (more)
+        *next = idle.ring[idle.first].due;
+    idle.running = more;
+    pthread_mutex_unlock(&vmml_exporter.lock);
+    vmml_fd_list_close(&fds);
+    return more;
+}
+
+static void *idle_thread(void *arg)
+{
+    struct timespec next;
+
+    (void)arg;
+    while (close_due(&next))
+        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &next, NULL);
+    return NULL;
+}
+
+/* All signals stay with the application's threads. */
+static bool start_thread(void)
+{
+    pthread_attr_t attr;
+    pthread_t thread;
+    sigset_t all, before;
+    int error;
+
+    if (pthread_attr_init(&attr) != 0)
+        return false;
+    error = pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    if (error == 0)
+        error = pthread_create(&thread, &attr, idle_thread, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attr);
+    if (error != 0)
+        vmml_warn_once("no thread for closing idle descriptors (error %d): "
+                       "they are closed at once",
+                       error);
+    return error == 0;
+}
+
+static bool grow_ring(void)
+{
+    size_t capacity = idle.capacity ? 2 * idle.capacity : 64;
+    struct idle *ring;
+    size_t i;
+
+    if (idle.count < idle.capacity)
+        return true;
+    ring = malloc(capacity * sizeof(*ring));
+    if (ring == NULL)
+        return false;
+    for (i = 0; i < idle.count; i++)
+        ring[i] = idle.ring[(idle.first + i) & (idle.capacity - 1)];
+    free(idle.ring);
+    idle.ring = ring;
+    idle.capacity = capacity;
+    idle.first = 0;
+    return true;
+}
+
+static bool push(struct vmml_window *window, struct vmml_chunk *chunk)
+{
+    struct idle *entry;
+
+    if (!grow_ring())
+        return false;
+    entry = &idle.ring[(idle.first + idle.count) & (idle.capacity - 1)];
+    entry->window = window;
+    entry->address = chunk->address;
+    entry->serial = chunk->serial;
+    entry->due = now();
+    entry->due.tv_sec += VMML_IDLE_SECONDS;
+    window->refs++;
+    chunk->idle_queued = true;
+    idle.count++;
+    return true;
+}
+
+void vmml_idle_add(struct vmml_window *window, uint64_t from, uint64_t to)
+{
+    struct vmml_chunk *chunk;
+    struct vmml_fd_list fds;
+
+    vmml_fd_list_init(&fds);
+    while ((chunk = vmml_window_next_chunk(window, &from, to)) != NULL) {
+        if (chunk->idle_queued || chunk->state != VMML_EXPORT_LIVE ||
+            vmml_window_is_covered(window, chunk))
+            continue;
+        if (!push(window, chunk))
+            vmml_chunk_kill(window, chunk, &fds);
+    }
+    if (idle.count > 0 && !idle.running) {
+        idle.running = start_thread();
+        while (!idle.running && idle.count > 0) {
+            struct idle entry = idle.ring[idle.first];
+
+            idle.first = (idle.first + 1) & (idle.capacity - 1);
+            idle.count--;
+            expire(&entry, &fds);
+            vmml_window_release(entry.window);
+        }
+    }
+    vmml_fd_list_close(&fds);
+}
+
+void vmml_idle_forget(void)
+{
+    idle.ring = NULL;
+    idle.capacity = 0;
+    idle.first = 0;
+    idle.count = 0;
+    idle.running = false;
+}

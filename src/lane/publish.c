@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Publishing: from an address to an entry in the ledger.
+ *
+ * The driver is the one source of truth. A chunk that is known is compared by
+ * its BUFFER_ID, which is new for every mapping (measured), so an unmap that
+ * no hook saw is found here.
+ */
+#include "lane/state.h"
+
+#include "base/driver.h"
+#include "base/fd.h"
+#include "base/log.h"
+
+/* So often a chunk may change under a pack before the pack gives up. */
+#define PUBLISH_TRIES 8
+
+struct mapping {
+    CUdeviceptr base;
+    size_t size;
+    unsigned long long buffer_id;
+};
+
+/* What the lock allows to tell of the address at once. */
+enum known {
+    KNOWN_LIVE,
+    KNOWN_NOT,
+};
+
+static enum known look_up(const struct vmml_window *window, uint64_t address,
+                          struct mapping *mapping)
+{
+    struct vmml_chunk *chunk;
+    enum known known = KNOWN_NOT;
+
+    pthread_mutex_lock(&vmml_exporter.lock);
+    chunk = vmml_window_chunk_at(window, address);
+    if (chunk != NULL && chunk->state == VMML_EXPORT_LIVE) {
+        mapping->base = chunk->address;
+        mapping->size = chunk->size;
+        mapping->buffer_id = chunk->buffer_id;
+        known = KNOWN_LIVE;
+    }
+    pthread_mutex_unlock(&vmml_exporter.lock);
+    return known;
+}
+
+/* The published chunks over [from, from+size) are not what is mapped there. */
+static void kill_range(struct vmml_window *window, uint64_t from, uint64_t size,
+                       unsigned long long but_id)
+{
+    struct vmml_fd_list fds;
+    struct vmml_chunk *chunk;
+    uint64_t end = from + size;
+
+    vmml_fd_list_init(&fds);
+    pthread_mutex_lock(&vmml_exporter.lock);
+    while ((chunk = vmml_window_next_chunk(window, &from, end)) != NULL)
+        if (chunk->buffer_id != but_id)
+            vmml_chunk_kill(window, chunk, &fds);
+    pthread_mutex_unlock(&vmml_exporter.lock);
+    vmml_fd_list_close(&fds);
+}
+
+/* Which reason a failed export has: of what kind the memory is. */
+static enum vmml_reason export_reason(const struct vmml_real *real,
+                                      CUmemGenericAllocationHandle handle,
+                                      CUresult result)
+{
+    CUmemAllocationProp prop;
+
+    if (result == CUDA_ERROR_OPERATING_SYSTEM ||
+        result == CUDA_ERROR_OUT_OF_MEMORY)
+        return VMML_REASON_NO_DESCRIPTOR;
+    if (real->cuMemGetAllocationPropertiesFromHandle(&prop, handle) !=
+        CUDA_SUCCESS)
+        return VMML_REASON_DRIVER;
+    if (prop.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return VMML_REASON_DRIVER;
+    if (prop.requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC)
+        return VMML_REASON_FABRIC;
+    return VMML_REASON_NOT_SHAREABLE;
+}
+
+/* The chunk's allocation as a descriptor of ours. */
+static enum vmml_reason export_chunk(const struct vmml_real *real,
+                                     const struct vmml_window *window,
+                                     CUdeviceptr base, int *fd)
+{
+    CUmemGenericAllocationHandle handle;
+    enum vmml_reason reason = VMML_REASON_NONE;
+    int device = -1;
+    CUresult result;
+
+    if (vmml_attribute(real, &device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                       base) != CUDA_SUCCESS)
+        return VMML_REASON_HOLE;
+    if (device != window->device)
+        return VMML_REASON_DEVICE;
+    if (real->cuMemRetainAllocationHandle(&handle, (void *)base) !=
+        CUDA_SUCCESS)
+        return VMML_REASON_HOLE;
+    *fd = -1;
+    result = real->cuMemExportToShareableHandle(
+        fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    if (result != CUDA_SUCCESS)
+        reason = export_reason(real, handle, result);
+    if (real->cuMemRelease(handle) != CUDA_SUCCESS)
+        vmml_warn_once("cuMemRelease failed after an export");
+    if (reason != VMML_REASON_NONE)
+        return reason;
+    *fd = vmml_fd_raise(*fd);
+    return *fd < 0 ? VMML_REASON_NO_DESCRIPTOR : VMML_REASON_NONE;
+}
+
+/* Put it into the table and the ledger, unless another thread was faster or
+ * the window is gone. The descriptor is taken over. */
+static enum vmml_reason enter(struct vmml_window *window,
+                              const struct mapping *mapping, int fd)
+{
+    enum vmml_reason reason = VMML_REASON_LEDGER;
+    struct vmml_chunk *chunk;
+    uint64_t from = mapping->base;
+    int slot = -1;
+
+    pthread_mutex_lock(&vmml_exporter.lock);
+    if (window->retired ||
+        vmml_window_next_chunk(window, &from, mapping->base + mapping->size) !=
+            NULL) {
+        reason = VMML_REASON_NONE;
+        goto out;
+    }
+    chunk = vmml_window_add_chunk(window, mapping->base, mapping->size);
+    if (chunk == NULL)
+        goto out;
+    slot = vmml_ledger_publish(vmml_exporter.ledger, window->index,
+                               mapping->base, mapping->size, fd,
+                               (uint32_t)window->device, &chunk->serial);
+    if (slot < 0) {
+        vmml_window_remove_chunk(window, chunk);
+        goto out;
+    }
+    chunk->slot = (uint32_t)slot;
+    chunk->buffer_id = mapping->buffer_id;
+    chunk->fd = fd;
+    reason = VMML_REASON_NONE;
+out:
+    pthread_mutex_unlock(&vmml_exporter.lock);
+    if (slot < 0)
+        vmml_fd_close(fd);
+    return reason;
+}
+
+static bool is_aligned(const struct vmml_window *window,
+                       const struct mapping *mapping)
+{
+    return ((mapping->base - window->base) | mapping->size) % VMML_GRANULE ==
+               0 &&
+           mapping->base >= window->base &&
+           mapping->size <= window->base + window->size - mapping->base;
+}
+
+/*
+ * Make sure that the mapping at `address` is published as it is now.
+ * mapping: filled with it on success.
+ */
+static enum vmml_reason publish_at(const struct vmml_real *real,
+                                   struct vmml_window *window, uint64_t address,
+                                   struct mapping *mapping)
+{
+    enum vmml_reason reason;
+    int tries;
+    int fd;
+
+    for (tries = 0; tries < PUBLISH_TRIES; tries++) {
+        if (look_up(window, address, mapping) == KNOWN_LIVE) {
+            if (vmml_buffer_id(real, mapping->base) == mapping->buffer_id)
+                return VMML_REASON_NONE;
+            kill_range(window, mapping->base, mapping->size, 0);
+        }
+        if (real->cuMemGetAddressRange_v2(&mapping->base, &mapping->size,
+                                          address) != CUDA_SUCCESS)
+            return VMML_REASON_HOLE;
+        mapping->buffer_id = vmml_buffer_id(real, mapping->base);
+        if (mapping->buffer_id == 0)
+            return VMML_REASON_HOLE;
+        if (!is_aligned(window, mapping))
+            return VMML_REASON_WINDOW;
+        kill_range(window, mapping->base, mapping->size, mapping->buffer_id);
+        reason = export_chunk(real, window, mapping->base, &fd);
+        if (reason == VMML_REASON_HOLE)
+            continue; /* unmapped since: look again */
+        if (reason == VMML_REASON_NONE)
+            reason = enter(window, mapping, fd);
+        if (reason != VMML_REASON_NONE)
+            return reason;
+        /* The next round reads BUFFER_ID again, now that the entry is live:
+         * an unmap that ran meanwhile either saw the entry or shows here. */
+    }
+    return VMML_REASON_HOLE;
+}
+
+/* The granule behind `address`. */
+static uint64_t next_granule(const struct vmml_window *window, uint64_t address)
+{
+    return window->base +
+           ((address - window->base) / VMML_GRANULE + 1) * VMML_GRANULE;
+}
+
+enum vmml_reason vmml_publish(const struct vmml_real *real,
+                              struct vmml_window *window, uint64_t from,
+                              uint64_t to, uint64_t *hole)
+{
+    struct mapping mapping;
+    enum vmml_reason reason;
+
+    *hole = 0;
+    while (from < to) {
+        reason = publish_at(real, window, from, &mapping);
+        if (reason == VMML_REASON_HOLE) {
+            *hole = from;
+            from = next_granule(window, from);
+            continue;
+        }
+        if (reason != VMML_REASON_NONE)
+            return reason;
+        from = mapping.base + mapping.size;
+    }
+    return VMML_REASON_NONE;
+}

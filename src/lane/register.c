@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Taken or native, once for a registration; and the packs of a taken one.
+ */
+#include "lane/state.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/conf.h"
+#include "base/driver.h"
+#include "base/fork.h"
+#include "base/log.h"
+#include "doors/caller.h"
+
+/* What decides about a registration. */
+struct memory {
+    uint64_t base; /* of the reservation */
+    uint64_t size;
+    CUdeviceptr chunk_base; /* of the first chunk */
+    size_t chunk_size;
+    unsigned long long handle_types;
+    CUdevice device;
+    CUuuid gpu;
+    bool fabric_works; /* a fabric handle of the first chunk can be had */
+};
+
+CUresult vmml_reservation_at(const struct vmml_real *real, CUdeviceptr ptr,
+                             uint64_t *base, uint64_t *size)
+{
+    CUdeviceptr start = 0;
+    size_t length = 0;
+    CUresult result;
+
+    result = vmml_attribute(real, &start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                            ptr);
+    if (result == CUDA_SUCCESS)
+        result =
+            vmml_attribute(real, &length, CU_POINTER_ATTRIBUTE_RANGE_SIZE, ptr);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (length == 0 || ptr < start || ptr - start >= length ||
+        length > UINT64_MAX - start)
+        return CUDA_ERROR_INVALID_VALUE;
+    *base = start;
+    *size = length;
+    return CUDA_SUCCESS;
+}
+
+static bool fabric_works(const struct vmml_real *real,
+                         CUmemGenericAllocationHandle handle,
+                         unsigned long long handle_types)
+{
+    CUmemFabricHandle fabric;
+
+    return (handle_types & CU_MEM_HANDLE_TYPE_FABRIC) != 0 &&
+           real->cuMemExportToShareableHandle(
+               &fabric, handle, CU_MEM_HANDLE_TYPE_FABRIC, 0) == CUDA_SUCCESS;
+}
+
+/* Is it pinned device memory of cuMemCreate, and of what kind? The attribute
+ * IS_LEGACY_CUDA_IPC_CAPABLE does not tell: a driver may report cudaMalloc
+ * memory as not capable (comment in UCX's cuda_ipc_md.c). */
+static bool look_at_handle(const struct vmml_real *real, CUdeviceptr ptr,
+                           struct memory *memory)
+{
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp prop;
+    bool is_device;
+
+    if (real->cuMemRetainAllocationHandle(&handle, (void *)ptr) != CUDA_SUCCESS)
+        return false;
+    is_device = real->cuMemGetAllocationPropertiesFromHandle(&prop, handle) ==
+                    CUDA_SUCCESS &&
+                prop.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    if (is_device) {
+        memory->device = prop.location.id;
+        memory->handle_types = prop.requestedHandleTypes;
+        memory->fabric_works = fabric_works(real, handle, memory->handle_types);
+    }
+    if (real->cuMemRelease(handle) != CUDA_SUCCESS)
+        vmml_warn_once("cuMemRelease failed after a retain");
+    return is_device;
+}
+
+static bool look_at(const struct vmml_real *real, CUdeviceptr ptr,
+                    struct memory *memory)
+{
+    return look_at_handle(real, ptr, memory) &&
+           real->cuMemGetAddressRange_v2(
+               &memory->chunk_base, &memory->chunk_size, ptr) == CUDA_SUCCESS &&
+           vmml_reservation_at(real, ptr, &memory->base, &memory->size) ==
+               CUDA_SUCCESS &&
+           vmml_device_uuid(real, memory->device, &memory->gpu) == CUDA_SUCCESS;
+}
+
+static bool is_one_chunk(const struct memory *memory, uint64_t address,
+                         uint64_t length)
+{
+    return address + length <= memory->chunk_base + memory->chunk_size;
+}
+
+/* UCX shares a handle that fills its reservation by itself where its binary
+ * has the arm; it cannot grow, and a peer without vmmlane can use that key. */
+static bool is_native(vmml_uct_md_h md, const struct memory *memory,
+                      uint64_t address, uint64_t length)
+{
+    if (memory->fabric_works && is_one_chunk(memory, address, length)) {
+        vmml_debug("native: one chunk with a fabric handle");
+        return true;
+    }
+    if (vmml_conf()->native == VMML_NATIVE_AUTO &&
+        (memory->handle_types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) !=
+            0 &&
+        memory->chunk_base == memory->base &&
+        memory->chunk_size == memory->size &&
+        vmml_module_has_native_fd(md->component)) {
+        vmml_debug("native: one handle fills its reservation, and this UCX "
+                   "shares it by itself");
+        return true;
+    }
+    return false;
+}
+
+/* Reasons that hold for every request of the registration. */
+static enum vmml_reason refuse(const struct memory *memory, uint64_t address,
+                               uint64_t length)
+{
+    if (memory->base % VMML_GRANULE != 0 ||
+        address + length > memory->base + memory->size)
+        return VMML_REASON_WINDOW;
+    if (memory->fabric_works)
+        return VMML_REASON_FABRIC;
+    return VMML_REASON_NONE;
+}
+
+/* With the lock. */
+static bool take(const struct memory *memory,
+                 struct vmml_registration *registration,
+                 struct vmml_fd_list *fds)
+{
+    struct vmml_window *window;
+
+    if (!vmml_exporter_ready())
+        return false;
+    window = vmml_exporter_window(memory->base, memory->size, memory->device,
+                                  &memory->gpu, fds);
+    if (window == NULL)
+        return false;
+    registration->window = window;
+    /* Nothing is verified yet: the first pack compares every BUFFER_ID. */
+    registration->verified_from = 1;
+    registration->verified_to = 0;
+    if (!vmml_registration_add(registration))
+        return false;
+    window->refs++;
+    vmml_window_cover(window, registration->address, registration->length, 1);
+    return true;
+}
+
+static bool may_take(void)
+{
+    const struct vmml_conf *conf = vmml_conf();
+
+    return conf->on && conf->share && !vmml_in_child &&
+           !atomic_load(&vmml_exporter.stood_down) &&
+           !atomic_load(&vmml_exporter.failed);
+}
+
+void vmml_lane_register(vmml_uct_md_h md, vmml_uct_mem_h memh, void *address,
+                        size_t length)
+{
+    const struct vmml_real *real = vmml_real();
+    struct vmml_registration registration = {
+        .md = md,
+        .memh = memh,
+        .address = (uintptr_t)address,
+        .length = length,
+    };
+    struct memory memory;
+    struct vmml_fd_list fds;
+    bool taken;
+
+    if (real == NULL || !may_take() ||
+        length > UINT64_MAX - (uintptr_t)address ||
+        !look_at(real, (CUdeviceptr)(uintptr_t)address, &memory) ||
+        is_native(md, &memory, registration.address, length))
+        return;
+    registration.refused = refuse(&memory, registration.address, length);
+    vmml_fd_list_init(&fds);
+    pthread_mutex_lock(&vmml_exporter.lock);
+    /* A handle that UCX uses again without an end that was seen. */
+    free(vmml_registration_take(md, memh));
+    taken = take(&memory, &registration, &fds);
+    pthread_mutex_unlock(&vmml_exporter.lock);
+    vmml_fd_list_close(&fds);
+    vmml_debug("registration %p+0x%lx of window 0x%lx+0x%lx: %s", address,
+               (unsigned long)length, (unsigned long)memory.base,
+               (unsigned long)memory.size,
+               !taken ? "native, no ledger entry can be had"
+                      : vmml_reason_string(registration.refused));
+}
+
+void vmml_lane_deregister(vmml_uct_md_h md, vmml_uct_mem_h memh)
+{
+    struct vmml_registration *registration;
+
+    if (!atomic_load_explicit(&vmml_exporter.has_windows,
+                              memory_order_relaxed) ||
+        vmml_in_child)
+        return;
+    pthread_mutex_lock(&vmml_exporter.lock);
+    registration = vmml_registration_take(md, memh);
+    if (registration != NULL) {
+        struct vmml_window *window = registration->window;
+
+        vmml_window_cover(window, registration->address, registration->length,
+                          -1);
+        if (!window->retired)
+            vmml_idle_add(window, registration->address,
+                          registration->address + registration->length);
+        vmml_window_release(window);
+    }
+    pthread_mutex_unlock(&vmml_exporter.lock);
+    free(registration);
+}
+
+static void encode(const struct vmml_window *window, enum vmml_reason reason,
+                   struct vmml_pack *pack)
+{
+    struct vmml_handle handle = {
+        .flags = reason == VMML_REASON_NONE ? 0 : VMML_HANDLE_TOMBSTONE,
+        .reason = (uint8_t)reason,
+        .pid = (uint32_t)getpid(),
+        .pid_ns = vmml_ledger_pid_ns(vmml_exporter.ledger),
+        .ledger_fd = vmml_ledger_fd(vmml_exporter.ledger),
+        .base = window->base,
+        .size = window->size,
+    };
+
+    memcpy(pack->nonce, vmml_ledger_nonce(vmml_exporter.ledger),
+           VMML_NONCE_SIZE);
+    memcpy(handle.nonce, pack->nonce, VMML_NONCE_SIZE);
+    vmml_handle_encode(&handle, pack->handle);
+    pack->base = window->base;
+    pack->size = window->size;
+    pack->device = window->device;
+    pack->identity = vmml_identity(pack->nonce, window->base, window->size);
+    pack->queries = 0;
+}
+
+/* A copy of what a pack needs, so that no lock is held while it works. The
+ * window's reference is the caller's to release. */
+static bool begin(vmml_uct_md_h md, vmml_uct_mem_h memh,
+                  struct vmml_registration *copy, bool *verified,
+                  uint64_t address, uint64_t end)
+{
+    struct vmml_registration *found;
+
+    pthread_mutex_lock(&vmml_exporter.lock);
+    found = vmml_registration_find(md, memh);
+    if (found != NULL) {
+        *copy = *found;
+        copy->changes = found->window->changes;
+        *verified = found->changes == found->window->changes &&
+                    found->verified_from <= address &&
+                    end <= found->verified_to;
+        found->window->refs++;
+    }
+    pthread_mutex_unlock(&vmml_exporter.lock);
+    return found != NULL;
+}
+
+/* Everything in [from, to) was found published while the window's count of
+ * changes was copy->changes. */
+static void remember_verified(const struct vmml_registration *copy,
+                              uint64_t from, uint64_t to)
+{
+    struct vmml_registration *found;
+
+    found = vmml_registration_find(copy->md, copy->memh);
+    if (found == NULL || found->window != copy->window ||
+        copy->window->changes != copy->changes)
+        return;
+    if (found->changes == copy->changes && found->verified_from <= to &&
+        from <= found->verified_to) {
+        from = from < found->verified_from ? from : found->verified_from;
+        to = to > found->verified_to ? to : found->verified_to;
+    }
+    found->changes = copy->changes;
+    found->verified_from = from;
+    found->verified_to = to;
+}
+
+static enum vmml_reason serve(const struct vmml_registration *copy,
+                              uint64_t address, uint64_t end)
+{
+    const struct vmml_real *real = vmml_real();
+    struct vmml_relaxed relaxed;
+    enum vmml_reason reason;
+    uint64_t hole;
+
+    if (copy->refused != VMML_REASON_NONE)
+        return copy->refused;
+    if (copy->window->retired || address < copy->window->base ||
+        end > copy->window->base + copy->window->size)
+        return VMML_REASON_WINDOW;
+    if (real == NULL)
+        return VMML_REASON_DRIVER;
+    vmml_relax(real, &relaxed);
+    reason = vmml_publish(real, copy->window, address, end, &hole);
+    vmml_relax_end(real, &relaxed);
+    if (hole != 0)
+        vmml_warn_once("nothing is mapped at 0x%lx of a key for 0x%lx+0x%lx: "
+                       "the rest is served, a transfer that touches the hole "
+                       "fails. Remedy: register only memory that is mapped "
+                       "and has access set",
+                       (unsigned long)hole, (unsigned long)address,
+                       (unsigned long)(end - address));
+    return reason;
+}
+
+/* The registration outlived its reservation: is the same one there again? */
+static void follow_reservation(const struct vmml_registration *copy)
+{
+    const struct vmml_real *real = vmml_real();
+    struct vmml_registration *found;
+    struct vmml_window *window;
+    struct vmml_fd_list fds;
+    uint64_t base, size;
+
+    if (real == NULL ||
+        vmml_reservation_at(real, copy->address, &base, &size) !=
+            CUDA_SUCCESS ||
+        base != copy->window->base || size != copy->window->size)
+        return;
+    vmml_fd_list_init(&fds);
+    pthread_mutex_lock(&vmml_exporter.lock);
+    found = vmml_registration_find(copy->md, copy->memh);
+    if (found != NULL && found->window == copy->window) {
+        window = vmml_exporter_window(base, size, copy->window->device,
+                                      &copy->window->gpu, &fds);
+        if (window != NULL && window != found->window) {
+            window->refs++;
+            vmml_window_cover(window, found->address, found->length, 1);
+            vmml_window_release(found->window);
+            found->window = window;
+            found->verified_from = 1;
+            found->verified_to = 0;
+        }
+    }
+    pthread_mutex_unlock(&vmml_exporter.lock);
+    vmml_fd_list_close(&fds);
+}
+
+static void end_begin(const struct vmml_registration *copy, uint64_t address,
+                      uint64_t end, enum vmml_reason reason,
+                      struct vmml_pack *pack)
+{
+    pthread_mutex_lock(&vmml_exporter.lock);
+    if (reason == VMML_REASON_NONE)
+        remember_verified(copy, address, end);
+    encode(copy->window, reason, pack);
+    vmml_window_release(copy->window);
+    pthread_mutex_unlock(&vmml_exporter.lock);
+}
+
+static void drop(const struct vmml_registration *copy)
+{
+    pthread_mutex_lock(&vmml_exporter.lock);
+    vmml_window_release(copy->window);
+    pthread_mutex_unlock(&vmml_exporter.lock);
+}
+
+bool vmml_lane_begin_pack(vmml_uct_md_h md, vmml_uct_mem_h memh, void *address,
+                          size_t length, struct vmml_pack *pack)
+{
+    struct vmml_registration copy;
+    uint64_t from = (uintptr_t)address;
+    uint64_t end = length > UINT64_MAX - from ? UINT64_MAX : from + length;
+    enum vmml_reason reason = VMML_REASON_NONE;
+    bool verified;
+
+    if (!atomic_load_explicit(&vmml_exporter.has_windows,
+                              memory_order_relaxed) ||
+        vmml_in_child || !begin(md, memh, &copy, &verified, from, end))
+        return false;
+    if (copy.window->retired) {
+        follow_reservation(&copy);
+        drop(&copy);
+        if (!begin(md, memh, &copy, &verified, from, end))
+            return false;
+    }
+    if (!verified)
+        reason = serve(&copy, from, end);
+    end_begin(&copy, from, end, reason, pack);
+    if (reason != VMML_REASON_NONE)
+        vmml_lane_warn(reason, from, length);
+    vmml_trace("pack 0x%lx+0x%lx of window 0x%lx: %s", (unsigned long)from,
+               (unsigned long)length, (unsigned long)pack->base,
+               vmml_reason_string(reason));
+    return true;
+}
+
+void vmml_lane_finish_pack(const struct vmml_pack *pack, uint8_t *key)
+{
+    struct vmml_handle handle;
+    int offset = vmml_handle_find(key, VMML_HANDLE_SCAN, &handle);
+
+    if (offset < 0 || memcmp(handle.nonce, pack->nonce, VMML_NONCE_SIZE) != 0) {
+        vmml_warn_once("a key of a taken registration does not carry "
+                       "vmmlane's handle: this UCX packs keys in an unknown "
+                       "way");
+        return;
+    }
+    /* Bytes 0-3 and 60-63 are zero in every handle. */
+    memcpy(key + offset, pack->handle + 4, VMML_HANDLE_SIZE - 8);
+}

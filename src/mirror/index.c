@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: MIT */
+#include "mirror/index.h"
+
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+struct span {
+    _Atomic uint64_t from;
+    _Atomic uint64_t to;
+    _Atomic(struct vmml_mirror *) mirror;
+};
+
+/* A sorted array under a sequence lock. A replaced array is kept: a reader may
+ * still be in it, and each is half as large as the next. */
+static struct {
+    atomic_uint sequence; /* odd while it is written */
+    _Atomic(struct span *) spans;
+    _Atomic size_t count;
+    size_t capacity;
+} index_;
+
+static size_t first_above(const struct span *spans, size_t count,
+                          uint64_t address)
+{
+    size_t low = 0, high = count;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+
+        if (atomic_load_explicit(&spans[middle].to, memory_order_relaxed) <=
+            address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static struct vmml_mirror *find_once(uint64_t address)
+{
+    /* The count first: the array that is read after it is large enough. */
+    size_t count = atomic_load_explicit(&index_.count, memory_order_acquire);
+    struct span *spans =
+        atomic_load_explicit(&index_.spans, memory_order_acquire);
+    size_t i = first_above(spans, count, address);
+
+    if (i == count ||
+        atomic_load_explicit(&spans[i].from, memory_order_relaxed) > address)
+        return NULL;
+    return atomic_load_explicit(&spans[i].mirror, memory_order_relaxed);
+}
+
+struct vmml_mirror *vmml_index_find(uint64_t address)
+{
+    struct vmml_mirror *mirror;
+    unsigned before;
+
+    if (atomic_load_explicit(&index_.count, memory_order_acquire) == 0)
+        return NULL;
+    for (;;) {
+        before = atomic_load_explicit(&index_.sequence, memory_order_acquire);
+        if (before & 1) {
+            sched_yield();
+            continue;
+        }
+        mirror = find_once(address);
+        atomic_thread_fence(memory_order_acquire);
+        if (atomic_load_explicit(&index_.sequence, memory_order_relaxed) ==
+            before)
+            return mirror;
+    }
+}
+
+static void copy_span(struct span *to, const struct span *from)
+{
+    atomic_store_explicit(
+        &to->from, atomic_load_explicit(&from->from, memory_order_relaxed),
+        memory_order_relaxed);
+    atomic_store_explicit(&to->to,
+                          atomic_load_explicit(&from->to, memory_order_relaxed),
+                          memory_order_relaxed);
+    atomic_store_explicit(
+        &to->mirror, atomic_load_explicit(&from->mirror, memory_order_relaxed),
+        memory_order_relaxed);
+}
+
+static bool grow(size_t count)
+{
+    size_t capacity = index_.capacity ? 2 * index_.capacity : 64;
+    struct span *old = atomic_load(&index_.spans);
+    struct span *spans;
+    size_t i;
+
+    if (count < index_.capacity)
+        return true;
+    spans = calloc(capacity, sizeof(*spans));
+    if (spans == NULL)
+        return false;
+    for (i = 0; i < count; i++)
+        copy_span(&spans[i], &old[i]);
+    atomic_store(&index_.spans, spans);
+    index_.capacity = capacity;
+    return true;
+}
+
+bool vmml_index_add(uint64_t from, uint64_t to, struct vmml_mirror *mirror)
+{
+    size_t count = atomic_load(&index_.count);
+    struct span *spans;
+    size_t i, at;
+
+    if (!grow(count))
+        return false;
+    spans = atomic_load(&index_.spans);
+    at = first_above(spans, count, from);
+    atomic_fetch_add(&index_.sequence, 1);
+    atomic_thread_fence(memory_order_seq_cst);
+    for (i = count; i > at; i--)
+        copy_span(&spans[i], &spans[i - 1]);
+    atomic_store_explicit(&spans[at].from, from, memory_order_relaxed);
+    atomic_store_explicit(&spans[at].to, to, memory_order_relaxed);
+    atomic_store_explicit(&spans[at].mirror, mirror, memory_order_relaxed);
+    atomic_store(&index_.count, count + 1);
+    atomic_fetch_add(&index_.sequence, 1);
+    return true;
+}

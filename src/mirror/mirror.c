@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The table of mirrors: made, opened, closed and kept.
+ */
+#include "mirror/state.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "base/driver.h"
+#include "base/fork.h"
+#include "base/log.h"
+#include "lane/exporter.h"
+#include "mirror/index.h"
+
+/* uct_rkey_ptr's keys, and own windows that were opened. */
+struct held {
+    uintptr_t key;
+    struct vmml_mirror *mirror; /* NULL: an own window, `key` its base */
+    unsigned count;
+    struct held *next;
+};
+
+static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic(struct vmml_mirror *) mirrors;
+
+/* By window: read without the lock, entries are never taken out. */
+#define BUCKETS 4096
+static _Atomic(struct vmml_mirror *) buckets[BUCKETS];
+static struct held *held_keys;
+static atomic_uint held_count;
+
+static size_t bucket_of(uint64_t base)
+{
+    return (size_t)((base * 0x9e3779b97f4a7c15ull) >> 32) % BUCKETS;
+}
+
+static struct vmml_mirror *find(const struct vmml_handle *handle, int device)
+{
+    struct vmml_mirror *mirror = atomic_load_explicit(
+        &buckets[bucket_of(handle->base)], memory_order_acquire);
+
+    for (; mirror != NULL; mirror = mirror->next_in_bucket)
+        if (mirror->base == handle->base && mirror->size == handle->size &&
+            mirror->device == device &&
+            memcmp(mirror->peer->nonce, handle->nonce, VMML_NONCE_SIZE) == 0)
+            return mirror;
+    return NULL;
+}
+
+/* A reservation that does not begin where the window begins in its exporter:
+ * UCX 1.20 and 1.21 take equal addresses for the same process and then skip a
+ * reference count (uct_cuda_ipc_unmap_memhandle). */
+static CUresult reserve(const struct vmml_real *real, uint64_t window_base,
+                        size_t size, CUdeviceptr *address)
+{
+    CUdeviceptr unwanted;
+    CUresult result = real->cuMemAddressReserve(address, size, 0, 0, 0);
+
+    if (result != CUDA_SUCCESS || *address != window_base)
+        return result;
+    unwanted = *address;
+    result = real->cuMemAddressReserve(address, size, 0, 0, 0);
+    if (real->cuMemAddressFree(unwanted, size) != CUDA_SUCCESS)
+        vmml_warn_once("cuMemAddressFree of an unused reservation failed");
+    return result;
+}
+
+static bool init_lock(struct vmml_mirror *mirror)
+{
+    pthread_condattr_t attr;
+    bool done;
+
+    if (pthread_condattr_init(&attr) != 0)
+        return false;
+    done = pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) == 0 &&
+           pthread_cond_init(&mirror->idle, &attr) == 0 &&
+           pthread_mutex_init(&mirror->lock, NULL) == 0;
+    pthread_condattr_destroy(&attr);
+    return done;
+}
+
+static struct vmml_mirror *make(const struct vmml_real *real,
+                                struct vmml_peer *peer,
+                                const struct vmml_handle *handle, int device)
+{
+    size_t reserved = handle->size + VMML_MIRROR_GRANULE;
+    struct vmml_mirror *mirror = calloc(1, sizeof(*mirror));
+    CUresult result;
+
+    if (mirror == NULL || !init_lock(mirror)) {
+        free(mirror);
+        return NULL;
+    }
+    mirror->peer = peer;
+    mirror->base = handle->base;
+    mirror->size = handle->size;
+    mirror->device = device;
+    result = reserve(real, handle->base, reserved, &mirror->address);
+    if (result != CUDA_SUCCESS) {
+        vmml_warn_once("no address space for a mirror of 0x%lx bytes "
+                       "(cuMemAddressReserve gave %d): no fast lane to that "
+                       "window. Remedy: smaller reservations",
+                       (unsigned long)reserved, (int)result);
+        free(mirror);
+        return NULL;
+    }
+    return mirror;
+}
+
+/* With the lock: the reservation is entered, guard included, so that a copy
+ * that leaves the window is refused and not posted. */
+static bool enter(struct vmml_mirror *mirror)
+{
+    _Atomic(struct vmml_mirror *) *bucket = &buckets[bucket_of(mirror->base)];
+
+    if (!vmml_index_add(mirror->address,
+                        mirror->address + mirror->size + VMML_MIRROR_GRANULE,
+                        mirror))
+        return false;
+    mirror->next = atomic_load(&mirrors);
+    atomic_store(&mirrors, mirror);
+    mirror->next_in_bucket = atomic_load(bucket);
+    atomic_store(bucket, mirror);
+    return true;
+}
+
+static void discard(const struct vmml_real *real, struct vmml_mirror *mirror)
+{
+    if (real->cuMemAddressFree(mirror->address,
+                               mirror->size + VMML_MIRROR_GRANULE) !=
+        CUDA_SUCCESS)
+        vmml_warn_once("cuMemAddressFree of an unused mirror failed");
+    free(mirror);
+}
+
+static struct vmml_mirror *get(struct vmml_peer *peer,
+                               const struct vmml_handle *handle, int device)
+{
+    const struct vmml_real *real = vmml_real();
+    struct vmml_mirror *mirror = find(handle, device);
+    struct vmml_mirror *made;
+    bool entered = false;
+
+    if (mirror != NULL || real == NULL)
+        return mirror;
+    if (vmml_fork_watch() != 0)
+        return NULL;
+    made = make(real, peer, handle, device);
+    if (made == NULL)
+        return NULL;
+    pthread_mutex_lock(&table_lock);
+    mirror = find(handle, device);
+    if (mirror == NULL) {
+        entered = enter(made);
+        mirror = entered ? made : NULL;
+    }
+    pthread_mutex_unlock(&table_lock);
+    if (!entered) {
+        discard(real, made);
+        return mirror;
+    }
+    vmml_order_activate();
+    vmml_watch_start();
+    vmml_debug("mirror of window 0x%lx+0x%lx of process %u on device %d at "
+               "0x%lx",
+               (unsigned long)mirror->base, (unsigned long)mirror->size,
+               peer->pid, device, (unsigned long)mirror->address);
+    return mirror;
+}
+
+static bool prepare_own(const struct vmml_handle *handle, int device)
+{
+    int own_device = vmml_lane_own_window(handle->base, handle->size);
+
+    return own_device >= 0 && (device < 0 || device == own_device);
+}
+
+static bool is_tombstone(const struct vmml_handle *handle)
+{
+    if (!(handle->flags & VMML_HANDLE_TOMBSTONE))
+        return false;
+    vmml_debug("key of process %u: not served: %s", handle->pid,
+               vmml_reason_string(handle->reason));
+    return true;
+}
+
+bool vmml_mirror_prepare(const struct vmml_handle *handle, int device)
+{
+    struct vmml_mirror *mirror;
+    struct vmml_peer *peer;
+    enum vmml_sync outcome;
+
+    if (is_tombstone(handle))
+        return false;
+    if (vmml_lane_is_own(handle->nonce) && prepare_own(handle, device))
+        return true;
+    peer = vmml_peer_attach(handle);
+    if (peer == NULL || atomic_load(&peer->dead))
+        return false;
+    if (device < 0)
+        return true;
+    mirror = get(peer, handle, device);
+    if (mirror == NULL)
+        return false;
+    if (vmml_mirror_is_current(mirror))
+        return true;
+    outcome = vmml_mirror_sync(mirror);
+    if (outcome != VMML_SYNC_OK)
+        vmml_debug("key of process %u: not served: outcome %d", handle->pid,
+                   (int)outcome);
+    return outcome == VMML_SYNC_OK;
+}
+
+static bool hold(uintptr_t key, struct vmml_mirror *mirror)
+{
+    struct held *held;
+
+    pthread_mutex_lock(&table_lock);
+    for (held = held_keys; held != NULL; held = held->next)
+        if (held->key == key && held->mirror == mirror)
+            break;
+    if (held == NULL) {
+        held = calloc(1, sizeof(*held));
+        if (held != NULL) {
+            held->key = key;
+            held->mirror = mirror;
+            held->next = held_keys;
+            held_keys = held;
+        }
+    }
+    if (held != NULL) {
+        held->count++;
+        atomic_fetch_add(&held_count, 1);
+    }
+    pthread_mutex_unlock(&table_lock);
+    return held != NULL;
+}
+
+/* Take one hold on `key` back, or all of them. Returns how many. */
+static unsigned unhold(uintptr_t key, bool own, bool all,
+                       struct vmml_mirror **mirror)
+{
+    struct held **link;
+    struct held *held;
+    unsigned count = 0;
+
+    if (atomic_load_explicit(&held_count, memory_order_relaxed) == 0)
+        return 0;
+    pthread_mutex_lock(&table_lock);
+    for (link = &held_keys; (held = *link) != NULL; link = &held->next)
+        if (held->key == key && (held->mirror == NULL) == own)
+            break;
+    if (held != NULL) {
+        count = all ? held->count : 1;
+        *mirror = held->mirror;
+        held->count -= count;
+        atomic_fetch_sub(&held_count, count);
+        if (held->count == 0) {
+            *link = held->next;
+            free(held);
+        }
+    }
+    pthread_mutex_unlock(&table_lock);
+    return count;
+}
+
+static CUresult open_own(const struct vmml_handle *handle, CUdeviceptr *ptr)
+{
+    if (!hold(handle->base, NULL))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *ptr = handle->base;
+    return CUDA_SUCCESS;
+}
+
+CUresult vmml_mirror_open(const struct vmml_handle *handle, CUdeviceptr *ptr)
+{
+    const struct vmml_real *real = vmml_real();
+    struct vmml_mirror *mirror;
+    struct vmml_peer *peer;
+    CUdevice device;
+
+    if (real == NULL || is_tombstone(handle) ||
+        real->cuCtxGetDevice(&device) != CUDA_SUCCESS)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (vmml_lane_is_own(handle->nonce) &&
+        vmml_lane_own_window(handle->base, handle->size) == device)
+        return open_own(handle, ptr);
+    peer = vmml_peer_attach(handle);
+    if (peer == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    mirror = get(peer, handle, device);
+    if (mirror == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    atomic_fetch_add(&mirror->opens, 1);
+    *ptr = mirror->address;
+    return CUDA_SUCCESS;
+}
+
+bool vmml_mirror_close(CUdeviceptr ptr)
+{
+    struct vmml_mirror *mirror = vmml_index_find(ptr);
+    struct vmml_mirror *none;
+    unsigned opens;
+
+    if (mirror == NULL)
+        return unhold(ptr, true, false, &none) != 0;
+    if (ptr != mirror->address)
+        return false;
+    opens = atomic_load(&mirror->opens);
+    while (opens > 0 &&
+           !atomic_compare_exchange_weak(&mirror->opens, &opens, opens - 1))
+        continue;
+    return opens > 0;
+}
+
+bool vmml_mirror_hand_out(CUdeviceptr ptr, uintptr_t rkey)
+{
+    struct vmml_mirror *mirror = vmml_index_find(ptr);
+
+    if (mirror == NULL)
+        return true;
+    atomic_fetch_add(&mirror->pins, 1);
+    if (vmml_mirror_sync(mirror) == VMML_SYNC_OK && hold(rkey, mirror))
+        return true;
+    atomic_fetch_sub(&mirror->pins, 1);
+    return false;
+}
+
+void vmml_mirror_take_back(uintptr_t rkey)
+{
+    struct vmml_mirror *mirror = NULL;
+    unsigned count = unhold(rkey, false, true, &mirror);
+
+    if (count > 0)
+        atomic_fetch_sub(&mirror->pins, count);
+}
+
+void vmml_mirror_pin_all(void)
+{
+    struct vmml_mirror *mirror;
+
+    if (!atomic_exchange(&vmml_mirrors_pinned, true))
+        vmml_info("device-side elements are used: what is mapped now stays "
+                  "mapped until the process ends");
+    for (mirror = atomic_load(&mirrors); mirror != NULL; mirror = mirror->next)
+        if (!vmml_mirror_is_current(mirror))
+            vmml_mirror_sync(mirror);
+}
+
+bool vmml_mirror_refresh(void)
+{
+    struct vmml_mirror *mirror;
+    bool holds = false;
+
+    for (mirror = atomic_load(&mirrors); mirror != NULL;
+         mirror = mirror->next) {
+        if (!atomic_load(&mirror->holds))
+            continue;
+        vmml_peer_ended(mirror->peer);
+        if (!vmml_mirror_is_good(mirror))
+            vmml_mirror_sync(mirror);
+        holds |= atomic_load(&mirror->holds);
+    }
+    return holds;
+}
+
+void vmml_mirror_fork_lock(void)
+{
+    vmml_peer_fork_lock();
+    pthread_mutex_lock(&table_lock);
+}
+
+void vmml_mirror_fork_unlock(void)
+{
+    pthread_mutex_unlock(&table_lock);
+    vmml_peer_fork_unlock();
+}
+
+void vmml_mirror_fork_child(void)
+{
+    pthread_mutex_init(&table_lock, NULL);
+    vmml_peer_fork_child();
+    vmml_watch_fork_child();
+}

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The importer: mirrors of other processes' windows.
+ *
+ * A mirror is an own reservation as large as the window, in which the
+ * published chunks are mapped at their offsets. It follows the window: new
+ * chunks are mapped, revoked ones unmapped, its address stays.
+ */
+#ifndef VMML_MIRROR_MIRROR_H
+#define VMML_MIRROR_MIRROR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cuda_abi.h"
+#include "lane/handle.h"
+
+/*
+ * A key with this handle is about to be unpacked for `device` (-1: none was
+ * found, then only what can be told without one is checked).
+ *
+ * Attaches to the exporter, makes the mirror and brings it up to date. When
+ * nothing changed: a look-up and two loads.
+ * Returns false when the key cannot be served now.
+ */
+bool vmml_mirror_prepare(const struct vmml_handle *handle, int device);
+
+/*
+ * cuIpcOpenMemHandle on one of our handles, on the current device: the
+ * mirror's address, or the window itself for a handle of this process. Does
+ * not map: that is done in prepare and before a copy. Never fails for a key
+ * that prepare let through, but for lack of address space.
+ */
+CUresult vmml_mirror_open(const struct vmml_handle *handle, CUdeviceptr *ptr);
+
+/* cuIpcCloseMemHandle: true when `ptr` was opened by vmml_mirror_open().
+ * Mirrors are kept and used again. */
+bool vmml_mirror_close(CUdeviceptr ptr);
+
+/* One posted copy, as the driver's function takes it. */
+struct vmml_copy {
+    CUdeviceptr dst;
+    CUdeviceptr src;
+    size_t length;
+};
+
+/*
+ * Post copies of libuct_cuda: `post` calls the real function. Ranges on
+ * mirrors are checked first (bounds, the exporter's life, revocations) and
+ * mirrors brought up to date where they must be.
+ *
+ * Returns the driver's result, or CUDA_ERROR_INVALID_VALUE, as the driver
+ * gives for a hole, when a range cannot be served any more.
+ */
+CUresult vmml_mirror_post(const struct vmml_copy *copies, size_t count,
+                          CUstream stream, CUresult (*post)(void *arg),
+                          void *arg);
+
+/*
+ * uct_rkey_ptr gave out `ptr`: its mirror is brought up to date and keeps what
+ * it maps until `rkey` is released. False when it cannot be served. True for
+ * addresses that are on no mirror.
+ */
+bool vmml_mirror_hand_out(CUdeviceptr ptr, uintptr_t rkey);
+void vmml_mirror_take_back(uintptr_t rkey);
+
+/* Device-side elements are packed: every mirror is brought up to date and
+ * keeps what it maps until the process ends. */
+void vmml_mirror_pin_all(void);
+
+/* Bring every mirror up to date that is not; the watcher's work. Returns
+ * whether any mirror maps anything. */
+bool vmml_mirror_refresh(void);
+
+/* For base/fork.c. */
+void vmml_mirror_fork_lock(void);
+void vmml_mirror_fork_unlock(void);
+void vmml_mirror_fork_child(void);
+
+#endif

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A mirror, shared by the files of mirror/ and by nobody else.
+ */
+#ifndef VMML_MIRROR_STATE_H
+#define VMML_MIRROR_STATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "doors/real.h"
+#include "mirror/mirror.h"
+#include "mirror/peer.h"
+#include "order/order.h"
+
+/* The same unit as in lane/window.h: 2 MiB (measured). */
+#define VMML_MIRROR_GRANULE (2ul << 20)
+
+/* So long a thread waits for another that maps, or for posters to leave. */
+#define VMML_MIRROR_WAIT_SECONDS 10
+
+/* A chunk that is mapped into a mirror. */
+struct vmml_mapped {
+    uint64_t address; /* the exporter's */
+    uint64_t size;
+    uint64_t serial;
+    uint32_t slot;
+    bool stale; /* revoked, and kept because the mirror is pinned */
+};
+
+struct vmml_mirror {
+    struct vmml_peer *peer;
+    uint64_t base; /* of the window */
+    uint64_t size;
+    CUdevice device;
+    CUdeviceptr address; /* of the reservation: window size and a guard */
+
+    /* One thread at a time brings a mirror up to date; `lock` is not held
+     * meanwhile, `busy` is. */
+    pthread_mutex_t lock;
+    pthread_cond_t idle;
+    bool busy;
+
+    /* The busy thread's. */
+    struct vmml_window_view view;
+    bool viewed;     /* `view` is of the window as it was seen last */
+    uint64_t newest; /* serial up to which publications are mapped */
+    struct vmml_mapped *mapped; /* sorted by address */
+    size_t mapped_count;
+    size_t mapped_capacity;
+
+    /* What a posted copy reads. */
+    _Atomic(const _Atomic uint64_t *) revoked; /* in the ledger; NULL: look */
+    _Atomic uint64_t revoked_seen;
+    atomic_bool has_stale;
+    atomic_uint inside;  /* threads between check and post */
+    atomic_bool closing; /* no new poster may enter */
+    struct vmml_stream_set posted;
+
+    atomic_uint opens;
+    atomic_uint pins;
+    atomic_bool holds;        /* mapped_count != 0 */
+    struct vmml_mirror *next; /* in the list of all */
+    struct vmml_mirror *next_in_bucket;
+};
+
+enum vmml_sync {
+    VMML_SYNC_OK,
+    VMML_SYNC_GONE,   /* the exporter or the window is no more */
+    VMML_SYNC_FAILED, /* something published could not be mapped */
+    VMML_SYNC_BUSY,   /* another thread did not finish in time */
+};
+
+/* Bring a mirror up to date. No lock is held on entry. */
+enum vmml_sync vmml_mirror_sync(struct vmml_mirror *mirror);
+
+/* Is there nothing to do for vmml_mirror_sync()? Two loads. */
+bool vmml_mirror_is_current(struct vmml_mirror *mirror);
+
+/* May a copy be posted on the mirror by what is known without a lock? */
+static inline bool vmml_mirror_is_good(struct vmml_mirror *mirror)
+{
+    const _Atomic uint64_t *revoked =
+        atomic_load_explicit(&mirror->revoked, memory_order_acquire);
+
+    return revoked != NULL &&
+           atomic_load_explicit(revoked, memory_order_acquire) ==
+               atomic_load_explicit(&mirror->revoked_seen,
+                                    memory_order_relaxed) &&
+           !atomic_load_explicit(&mirror->peer->dead, memory_order_relaxed) &&
+           !atomic_load_explicit(&mirror->has_stale, memory_order_relaxed);
+}
+
+/* Set by vmml_mirror_pin_all(): nothing is unmapped any more. */
+extern atomic_bool vmml_mirrors_pinned;
+
+/* Does [from, to) of the importer's addresses touch a chunk that was revoked
+ * and that a pin keeps mapped? */
+bool vmml_mirror_is_stale_at(struct vmml_mirror *mirror, uint64_t from,
+                             uint64_t to);
+
+/* Start the watcher, once. */
+void vmml_watch_start(void);
+/* A peer came: look at it too. */
+void vmml_watch_wake(void);
+void vmml_watch_fork_child(void);
+
+#endif

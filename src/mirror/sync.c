@@ -1,0 +1,521 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Bringing a mirror up to date: unmap what was revoked, map what is new.
+ */
+#include "mirror/state.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/driver.h"
+#include "base/fd.h"
+#include "base/log.h"
+
+atomic_bool vmml_mirrors_pinned;
+
+static struct timespec deadline(void)
+{
+    struct timespec time = {0, 0};
+
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    time.tv_sec += VMML_MIRROR_WAIT_SECONDS;
+    return time;
+}
+
+static bool is_past(const struct timespec *limit)
+{
+    struct timespec time = {0, 0};
+
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec > limit->tv_sec ||
+           (time.tv_sec == limit->tv_sec && time.tv_nsec > limit->tv_nsec);
+}
+
+static bool become_busy(struct vmml_mirror *mirror)
+{
+    struct timespec limit = deadline();
+    int error = 0;
+
+    pthread_mutex_lock(&mirror->lock);
+    while (mirror->busy && error == 0)
+        error = pthread_cond_timedwait(&mirror->idle, &mirror->lock, &limit);
+    if (!mirror->busy)
+        error = 0;
+    if (error == 0)
+        mirror->busy = true;
+    pthread_mutex_unlock(&mirror->lock);
+    return error == 0;
+}
+
+static void become_idle(struct vmml_mirror *mirror)
+{
+    pthread_mutex_lock(&mirror->lock);
+    mirror->busy = false;
+    pthread_cond_broadcast(&mirror->idle);
+    pthread_mutex_unlock(&mirror->lock);
+}
+
+/* Let no poster in, and wait until those inside are out. A poster is inside
+ * for the length of one driver call. */
+static bool keep_posters_out(struct vmml_mirror *mirror)
+{
+    struct timespec limit = deadline();
+
+    atomic_store(&mirror->closing, true);
+    while (atomic_load(&mirror->inside) != 0) {
+        if (is_past(&limit)) {
+            atomic_store(&mirror->closing, false);
+            return false;
+        }
+        sched_yield();
+    }
+    return true;
+}
+
+static void let_posters_in(struct vmml_mirror *mirror)
+{
+    atomic_store(&mirror->closing, false);
+}
+
+static CUdeviceptr local_address(const struct vmml_mirror *mirror,
+                                 uint64_t address)
+{
+    return mirror->address + (address - mirror->base);
+}
+
+static bool is_pinned(const struct vmml_mirror *mirror)
+{
+    return atomic_load(&mirror->pins) != 0 || atomic_load(&vmml_mirrors_pinned);
+}
+
+static bool is_alive(const struct vmml_mirror *mirror,
+                     const struct vmml_mapped *mapped)
+{
+    return mirror->viewed && !atomic_load(&mirror->peer->dead) &&
+           vmml_ledger_is_live(mirror->peer->reader, mapped->slot,
+                               mapped->serial);
+}
+
+static bool has_victims(const struct vmml_mirror *mirror)
+{
+    size_t i;
+
+    for (i = 0; i < mirror->mapped_count; i++)
+        if (!is_alive(mirror, &mirror->mapped[i]))
+            return true;
+    return false;
+}
+
+static void mark_stale(struct vmml_mirror *mirror)
+{
+    bool any = false;
+    size_t i;
+
+    for (i = 0; i < mirror->mapped_count; i++) {
+        mirror->mapped[i].stale = !is_alive(mirror, &mirror->mapped[i]);
+        any |= mirror->mapped[i].stale;
+    }
+    atomic_store(&mirror->has_stale, any);
+}
+
+static bool unmap_one(const struct vmml_real *real,
+                      const struct vmml_mirror *mirror,
+                      const struct vmml_mapped *mapped)
+{
+    CUresult result =
+        real->cuMemUnmap(local_address(mirror, mapped->address), mapped->size);
+
+    if (result == CUDA_SUCCESS || result == CUDA_ERROR_DEINITIALIZED)
+        return true;
+    vmml_warn_once("cuMemUnmap of a mirror failed (%d)", (int)result);
+    return false;
+}
+
+/* Posters are out and their copies done. */
+static void unmap_victims(const struct vmml_real *real,
+                          struct vmml_mirror *mirror)
+{
+    size_t kept = 0;
+    bool stale = false;
+    size_t i;
+
+    for (i = 0; i < mirror->mapped_count; i++) {
+        struct vmml_mapped *mapped = &mirror->mapped[i];
+
+        if (!is_alive(mirror, mapped) && unmap_one(real, mirror, mapped)) {
+            vmml_debug("0x%lx+0x%lx of process %u was revoked and is unmapped",
+                       (unsigned long)mapped->address,
+                       (unsigned long)mapped->size, mirror->peer->pid);
+            continue;
+        }
+        /* Alive, or it could not be unmapped: then nothing may use it. */
+        mapped->stale = !is_alive(mirror, mapped);
+        stale |= mapped->stale;
+        mirror->mapped[kept++] = *mapped;
+    }
+    mirror->mapped_count = kept;
+    atomic_store(&mirror->holds, kept != 0);
+    atomic_store(&mirror->has_stale, stale);
+}
+
+static bool drop_victims(const struct vmml_real *real,
+                         struct vmml_mirror *mirror)
+{
+    CUresult result;
+
+    if (is_pinned(mirror)) {
+        mark_stale(mirror);
+        return true;
+    }
+    if (!keep_posters_out(mirror)) {
+        vmml_warn_once("a copy did not return for %d s: revoked memory of "
+                       "process %u stays mapped until it does",
+                       VMML_MIRROR_WAIT_SECONDS, mirror->peer->pid);
+        return false;
+    }
+    result = vmml_order_drain(&mirror->posted);
+    if (result != CUDA_SUCCESS)
+        vmml_debug("a stream of a mirror ended with %d", (int)result);
+    unmap_victims(real, mirror);
+    let_posters_in(mirror);
+    return true;
+}
+
+/* Index of the first mapped chunk at or above `address`. */
+static size_t position(const struct vmml_mirror *mirror, uint64_t address)
+{
+    size_t low = 0, high = mirror->mapped_count;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+
+        if (mirror->mapped[middle].address < address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static bool overlaps(const struct vmml_mirror *mirror,
+                     const struct vmml_chunk_view *chunk)
+{
+    size_t i = position(mirror, chunk->address);
+
+    if (i < mirror->mapped_count &&
+        mirror->mapped[i].address < chunk->address + chunk->size)
+        return true;
+    return i > 0 && mirror->mapped[i - 1].address + mirror->mapped[i - 1].size >
+                        chunk->address;
+}
+
+static bool reserve_records(struct vmml_mirror *mirror, size_t more)
+{
+    size_t wanted = mirror->mapped_count + more;
+    size_t capacity = mirror->mapped_capacity ? mirror->mapped_capacity : 8;
+    void *mapped;
+
+    if (wanted <= mirror->mapped_capacity)
+        return true;
+    while (capacity < wanted)
+        capacity *= 2;
+    mapped = realloc(mirror->mapped, capacity * sizeof(*mirror->mapped));
+    if (mapped == NULL)
+        return false;
+    mirror->mapped = mapped;
+    mirror->mapped_capacity = capacity;
+    return true;
+}
+
+static int compare_mapped(const void *a, const void *b)
+{
+    const struct vmml_mapped *left = a, *right = b;
+
+    return (left->address > right->address) - (left->address < right->address);
+}
+
+static int compare_views(const void *a, const void *b)
+{
+    const struct vmml_chunk_view *left = a, *right = b;
+
+    return (left->address > right->address) - (left->address < right->address);
+}
+
+/* The chunk's allocation in this process. `*dead`: it was revoked meanwhile. */
+static bool import_chunk(const struct vmml_real *real,
+                         const struct vmml_mirror *mirror,
+                         const struct vmml_chunk_view *chunk,
+                         CUmemGenericAllocationHandle *handle, bool *dead)
+{
+    int fd = vmml_peer_get_fd(mirror->peer, chunk->fd);
+    CUresult result;
+
+    /* The number may belong to another file by now: only an entry that is
+     * still live says that it did not. */
+    *dead =
+        !vmml_ledger_is_live(mirror->peer->reader, chunk->slot, chunk->serial);
+    if (fd < 0 || *dead) {
+        vmml_fd_close(fd);
+        if (!*dead)
+            vmml_warn_once("descriptor %d of process %u cannot be had (errno "
+                           "%d): no fast lane",
+                           chunk->fd, mirror->peer->pid, -fd);
+        return false;
+    }
+    result = real->cuMemImportFromShareableHandle(
+        handle, (void *)(uintptr_t)fd,
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    vmml_fd_close(fd);
+    if (result == CUDA_SUCCESS)
+        return true;
+    vmml_warn_once("cuMemImportFromShareableHandle failed (%d) for memory of "
+                   "process %u: no fast lane",
+                   (int)result, mirror->peer->pid);
+    return false;
+}
+
+static bool map_chunk(const struct vmml_real *real, struct vmml_mirror *mirror,
+                      const struct vmml_chunk_view *chunk, bool *dead)
+{
+    CUmemGenericAllocationHandle handle;
+    struct vmml_mapped *mapped;
+    CUresult result;
+
+    if (!import_chunk(real, mirror, chunk, &handle, dead))
+        return false;
+    result = real->cuMemMap(local_address(mirror, chunk->address), chunk->size,
+                            0, handle, 0);
+    /* The mapping keeps the memory (driver documentation, cuMemRelease). */
+    if (real->cuMemRelease(handle) != CUDA_SUCCESS)
+        vmml_warn_once("cuMemRelease failed after an import");
+    if (result != CUDA_SUCCESS) {
+        vmml_warn_once("cuMemMap of a mirror failed (%d): no fast lane",
+                       (int)result);
+        return false;
+    }
+    mapped = &mirror->mapped[mirror->mapped_count++];
+    mapped->address = chunk->address;
+    mapped->size = chunk->size;
+    mapped->serial = chunk->serial;
+    mapped->slot = chunk->slot;
+    mapped->stale = false;
+    return true;
+}
+
+static bool set_access(const struct vmml_real *real,
+                       const struct vmml_mirror *mirror, uint64_t address,
+                       uint64_t size)
+{
+    CUmemAccessDesc desc = {
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = mirror->device},
+        .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    CUresult result =
+        real->cuMemSetAccess(local_address(mirror, address), size, &desc, 1);
+
+    if (result == CUDA_SUCCESS)
+        return true;
+    vmml_warn_once("device %d cannot access memory of process %u "
+                   "(cuMemSetAccess gave %d): no fast lane",
+                   (int)mirror->device, mirror->peer->pid, (int)result);
+    return false;
+}
+
+/* Access for mapped[from, count), which were mapped just now, a run at a
+ * time; what gets none is unmapped again. */
+static bool give_access(const struct vmml_real *real,
+                        struct vmml_mirror *mirror, size_t from)
+{
+    size_t first = from;
+    bool all = true;
+
+    while (first < mirror->mapped_count) {
+        uint64_t address = mirror->mapped[first].address;
+        uint64_t end = address + mirror->mapped[first].size;
+        size_t last = first + 1;
+        size_t i;
+
+        while (last < mirror->mapped_count &&
+               mirror->mapped[last].address == end)
+            end += mirror->mapped[last++].size;
+        if (set_access(real, mirror, address, end - address)) {
+            first = last;
+            continue;
+        }
+        all = false;
+        for (i = first; i < last; i++)
+            unmap_one(real, mirror, &mirror->mapped[i]);
+        memmove(&mirror->mapped[first], &mirror->mapped[last],
+                (mirror->mapped_count - last) * sizeof(*mirror->mapped));
+        mirror->mapped_count -= last - first;
+    }
+    return all;
+}
+
+/* chunks: sorted by address. Returns false when a live one is missing. */
+static bool map_chunks(const struct vmml_real *real, struct vmml_mirror *mirror,
+                       const struct vmml_chunk_view *chunks, size_t count)
+{
+    size_t before = mirror->mapped_count;
+    bool all = true;
+    bool dead;
+    size_t i;
+
+    if (!reserve_records(mirror, count))
+        return false;
+    for (i = 0; i < count; i++) {
+        if (chunks[i].kind != VMML_CHUNK_FD) {
+            all = false;
+            continue;
+        }
+        dead = false;
+        if (!map_chunk(real, mirror, &chunks[i], &dead) && !dead) {
+            all = false;
+            break;
+        }
+    }
+    all = give_access(real, mirror, before) && all;
+    qsort(mirror->mapped, mirror->mapped_count, sizeof(*mirror->mapped),
+          compare_mapped);
+    if (mirror->mapped_count != 0 && !atomic_exchange(&mirror->holds, true))
+        vmml_watch_wake();
+    return all;
+}
+
+/* Drop from `chunks` what is mapped already or lies under a pinned one. */
+static size_t only_new(const struct vmml_mirror *mirror,
+                       struct vmml_chunk_view *chunks, size_t count)
+{
+    size_t kept = 0;
+    size_t i;
+
+    for (i = 0; i < count; i++)
+        if (!overlaps(mirror, &chunks[i]))
+            chunks[kept++] = chunks[i];
+    return kept;
+}
+
+/* What the exporter publishes now. */
+static int read_window(struct vmml_mirror *mirror,
+                       struct vmml_chunk_view **chunks, size_t *count)
+{
+    struct vmml_ledger_reader *reader = mirror->peer->reader;
+    int status = 0;
+
+    *chunks = NULL;
+    *count = 0;
+    if (vmml_peer_ended(mirror->peer))
+        return -ESRCH;
+    if (!mirror->viewed)
+        status = vmml_ledger_find_window(reader, mirror->base, mirror->size,
+                                         &mirror->view);
+    if (status == 0)
+        status = vmml_ledger_collect(reader, &mirror->view, mirror->newest,
+                                     VMML_MIRROR_GRANULE, chunks, count);
+    mirror->viewed = status == 0;
+    return status;
+}
+
+/* The exporter or the window is gone: nothing of it may stay. */
+static enum vmml_sync lose_all(const struct vmml_real *real,
+                               struct vmml_mirror *mirror)
+{
+    mirror->viewed = false;
+    mirror->newest = 0;
+    atomic_store(&mirror->revoked, NULL);
+    if (mirror->mapped_count > 0)
+        drop_victims(real, mirror);
+    return VMML_SYNC_GONE;
+}
+
+static enum vmml_sync sync_busy(const struct vmml_real *real,
+                                struct vmml_mirror *mirror)
+{
+    struct vmml_chunk_view *chunks;
+    size_t count;
+    int status = read_window(mirror, &chunks, &count);
+    bool all;
+
+    if (status == -ESRCH || status == -ENOENT)
+        return lose_all(real, mirror);
+    if (status != 0) {
+        vmml_warn_once("the ledger of process %u cannot be read (errno %d)",
+                       mirror->peer->pid, -status);
+        lose_all(real, mirror);
+        return VMML_SYNC_FAILED;
+    }
+    /* First what was revoked: a new chunk may lie where it was. */
+    if (has_victims(mirror) && !drop_victims(real, mirror)) {
+        free(chunks);
+        return VMML_SYNC_BUSY;
+    }
+    qsort(chunks, count, sizeof(*chunks), compare_views);
+    count = only_new(mirror, chunks, count);
+    all = map_chunks(real, mirror, chunks, count);
+    free(chunks);
+    /* What is mapped stays usable when something new could not be. */
+    atomic_store(&mirror->revoked_seen, mirror->view.revoked);
+    atomic_store(
+        &mirror->revoked,
+        vmml_ledger_revoked_word(mirror->peer->reader, mirror->view.index));
+    if (!all)
+        return VMML_SYNC_FAILED;
+    if (count > 0)
+        vmml_debug("%zu chunks of window 0x%lx of process %u are mapped at "
+                   "0x%lx",
+                   count, (unsigned long)mirror->base, mirror->peer->pid,
+                   (unsigned long)mirror->address);
+    mirror->newest = mirror->view.newest;
+    return VMML_SYNC_OK;
+}
+
+enum vmml_sync vmml_mirror_sync(struct vmml_mirror *mirror)
+{
+    const struct vmml_real *real = vmml_real();
+    struct vmml_relaxed relaxed;
+    enum vmml_sync outcome;
+
+    if (real == NULL || !become_busy(mirror))
+        return VMML_SYNC_BUSY;
+    vmml_relax(real, &relaxed);
+    outcome = sync_busy(real, mirror);
+    vmml_relax_end(real, &relaxed);
+    become_idle(mirror);
+    return outcome;
+}
+
+bool vmml_mirror_is_current(struct vmml_mirror *mirror)
+{
+    bool revoked = false;
+    bool current;
+
+    if (!vmml_mirror_is_good(mirror))
+        return false;
+    pthread_mutex_lock(&mirror->lock);
+    current = !mirror->busy && mirror->viewed &&
+              !vmml_ledger_window_changed(mirror->peer->reader, &mirror->view,
+                                          &revoked);
+    pthread_mutex_unlock(&mirror->lock);
+    return current;
+}
+
+bool vmml_mirror_is_stale_at(struct vmml_mirror *mirror, uint64_t from,
+                             uint64_t to)
+{
+    bool stale = false;
+    size_t i;
+
+    if (!become_busy(mirror))
+        return true;
+    for (i = 0; i < mirror->mapped_count && !stale; i++) {
+        uint64_t start = local_address(mirror, mirror->mapped[i].address);
+
+        stale = mirror->mapped[i].stale && start < to &&
+                from < start + mirror->mapped[i].size;
+    }
+    become_idle(mirror);
+    return stale;
+}

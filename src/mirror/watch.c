@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The watcher: one thread, started with the first mirror. It learns of an
+ * exporter's death from its pidfd, and looks at the revocation counts of the
+ * mirrors that hold memory, so that it is given back without the
+ * application's help within VMML_WATCH_MS.
+ */
+#include "mirror/state.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/log.h"
+
+/* Bound on giving revoked memory back, but for copies that still run. */
+#define VMML_WATCH_MS 200
+
+static atomic_flag started = ATOMIC_FLAG_INIT;
+static atomic_int wake_fd = -1;
+
+static size_t count_peers(void)
+{
+    struct vmml_peer *peer;
+    size_t count = 0;
+
+    for (peer = vmml_peer_first(); peer != NULL; peer = peer->next)
+        count += !atomic_load(&peer->dead);
+    return count;
+}
+
+/* One entry for the wake-up and one for each living exporter. */
+static struct pollfd *poll_set(size_t *count)
+{
+    size_t capacity = count_peers() + 1;
+    struct pollfd *set = calloc(capacity, sizeof(*set));
+    struct vmml_peer *peer;
+
+    *count = 0;
+    if (set == NULL)
+        return NULL;
+    set[(*count)++] =
+        (struct pollfd){.fd = atomic_load(&wake_fd), .events = POLLIN};
+    for (peer = vmml_peer_first(); peer != NULL; peer = peer->next)
+        if (*count < capacity && !atomic_load(&peer->dead))
+            set[(*count)++] =
+                (struct pollfd){.fd = peer->pidfd, .events = POLLIN};
+    return set;
+}
+
+static void wait_for_news(bool holds)
+{
+    struct pollfd *set;
+    eventfd_t value;
+    size_t count;
+
+    set = poll_set(&count);
+    if (set == NULL) {
+        poll(NULL, 0, VMML_WATCH_MS);
+        return;
+    }
+    /* Without memory to give back there is nothing but deaths to wait for. */
+    if (poll(set, count, holds ? VMML_WATCH_MS : -1) > 0 &&
+        (set[0].revents & POLLIN))
+        eventfd_read(set[0].fd, &value);
+    free(set);
+}
+
+static void notice_deaths(void)
+{
+    struct vmml_peer *peer;
+
+    for (peer = vmml_peer_first(); peer != NULL; peer = peer->next)
+        if (!atomic_load(&peer->dead) && vmml_peer_ended(peer))
+            vmml_info("process %u has ended: its memory is given back",
+                      peer->pid);
+}
+
+static void *watch(void *arg)
+{
+    bool holds = true;
+
+    (void)arg;
+    for (;;) {
+        wait_for_news(holds);
+        notice_deaths();
+        holds = vmml_mirror_refresh();
+    }
+    return NULL;
+}
+
+/* All signals stay with the application's threads. */
+static int start_thread(void)
+{
+    pthread_attr_t attr;
+    pthread_t thread;
+    sigset_t all, before;
+    int error = pthread_attr_init(&attr);
+
+    if (error != 0)
+        return error;
+    error = pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    if (error == 0)
+        error = pthread_create(&thread, &attr, watch, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attr);
+    return error;
+}
+
+void vmml_watch_start(void)
+{
+    int error;
+    int fd;
+
+    if (atomic_flag_test_and_set(&started)) {
+        vmml_watch_wake();
+        return;
+    }
+    fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (fd >= 0)
+        fd = vmml_fd_raise(fd);
+    atomic_store(&wake_fd, fd);
+    error = start_thread();
+    if (error != 0)
+        vmml_warn_once("no watcher thread (error %d): memory that an exporter "
+                       "gave back stays in use until the next transfer",
+                       error);
+}
+
+void vmml_watch_wake(void)
+{
+    int fd = atomic_load(&wake_fd);
+
+    if (fd >= 0)
+        eventfd_write(fd, 1);
+}
+
+void vmml_watch_fork_child(void)
+{
+    vmml_fd_close(atomic_load(&wake_fd));
+    atomic_store(&wake_fd, -1);
+}

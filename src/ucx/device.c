@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: MIT */
+#include "ucx/device.h"
+
+#include <stdbool.h>
+
+#include "base/log.h"
+
+static bool attribute(const struct vmml_real *real, CUdevice_attribute name,
+                      CUdevice device, unsigned *value)
+{
+    int answer = 0;
+
+    if (real->cuDeviceGetAttribute(&answer, name, device) != CUDA_SUCCESS)
+        return false;
+    *value = (unsigned)answer;
+    return true;
+}
+
+static bool is_at(const struct vmml_real *real, CUdevice device,
+                  const struct vmml_ucs_bus_id *id)
+{
+    unsigned domain, bus, slot;
+
+    return attribute(real, CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, device,
+                     &domain) &&
+           attribute(real, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, device, &bus) &&
+           attribute(real, CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, device, &slot) &&
+           domain == id->domain && bus == id->bus && slot == id->slot;
+}
+
+static int device_of(const struct vmml_real *real, const struct vmml_uct *uct,
+                     uint8_t sys_device)
+{
+    struct vmml_ucs_bus_id id;
+    CUdevice device;
+    int count = 0;
+    int i;
+
+    if (sys_device == VMML_UCS_SYS_DEVICE_UNKNOWN ||
+        uct->ucs_topo_get_device_bus_id == NULL ||
+        uct->ucs_topo_get_device_bus_id(sys_device, &id) != VMML_UCS_OK ||
+        real->cuDeviceGetCount(&count) != CUDA_SUCCESS)
+        return -1;
+    for (i = 0; i < count; i++)
+        if (real->cuDeviceGet(&device, i) == CUDA_SUCCESS &&
+            is_at(real, device, &id))
+            return device;
+    return -1;
+}
+
+static int first_active(const struct vmml_real *real)
+{
+    CUdevice device;
+    unsigned flags;
+    int active;
+    int count = 0;
+    int i;
+
+    if (real->cuDeviceGetCount(&count) != CUDA_SUCCESS)
+        return -1;
+    for (i = 0; i < count; i++)
+        if (real->cuDeviceGet(&device, i) == CUDA_SUCCESS &&
+            real->cuDevicePrimaryCtxGetState(device, &flags, &active) ==
+                CUDA_SUCCESS &&
+            active)
+            return device;
+    return -1;
+}
+
+int vmml_unpack_device(const struct vmml_uct *uct, uint8_t sys_device)
+{
+    const struct vmml_real *real = vmml_real();
+    CUdevice device;
+    int found;
+
+    if (real == NULL)
+        return -1;
+    found = device_of(real, uct, sys_device);
+    if (found >= 0)
+        return found;
+    if (real->cuCtxGetDevice(&device) == CUDA_SUCCESS)
+        return device;
+    found = first_active(real);
+    if (found < 0)
+        vmml_warn_once("no CUDA context when a key arrived: UCX cannot use "
+                       "cuda_ipc for this endpoint, for any kind of memory. "
+                       "Remedy: use the GPU once (for example cudaFree(0)) "
+                       "before the remote keys are unpacked");
+    return found;
+}

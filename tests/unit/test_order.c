@@ -462,7 +462,7 @@ static void *post(void *argument)
     struct vmml_stream_set own;
     CUstream streams[2];
     intptr_t failures = 0;
-    int i, first, second;
+    int i, first, second = 0;
 
     memset(&own, 0, sizeof(own));
     fake_set_context(1 + (int)(intptr_t)argument % 3);

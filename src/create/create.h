@@ -13,6 +13,22 @@
 
 #include "cuda_abi.h"
 
+/* What is known of where a handle came from. Handle values are used again by
+ * the driver; every call that makes one says so here. */
+enum vmml_handle_origin {
+    VMML_HANDLE_UNKNOWN,   /* made with a handle type, or not seen */
+    VMML_HANDLE_PLAIN,     /* made here, without a handle type */
+    VMML_HANDLE_UPGRADED,  /* asked for without a handle type, made with one */
+    VMML_HANDLE_IMPORTED,  /* memory of another process */
+    VMML_HANDLE_MULTICAST, /* no memory at all */
+};
+
+/* Cheap: no driver call, no system call. */
+enum vmml_handle_origin vmml_create_origin(CUmemGenericAllocationHandle handle);
+
+/* The shim itself imported this handle. */
+void vmml_create_imported(CUmemGenericAllocationHandle handle);
+
 /* Was this allocation upgraded? */
 bool vmml_create_is_upgraded(CUmemGenericAllocationHandle handle);
 

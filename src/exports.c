@@ -18,8 +18,8 @@
     VMML_EXPORT CUresult name params                                           \
     {                                                                          \
         if (__builtin_expect(vmml_real() == NULL, 0)) {                        \
-            __typeof__(name) *next =                                           \
-                (__typeof__(name) *)vmml_door_next(#name);                     \
+            __typeof__(name) *next = (__typeof__(name) *)vmml_door_next(       \
+                __builtin_return_address(0), #name);                           \
                                                                                \
             if (next != NULL)                                                  \
                 return next args;                                              \

@@ -72,14 +72,30 @@ void *vmml_door_replace(void *address)
     return address;
 }
 
-void *vmml_door_next(const char *name)
+static void *vmml_next_in(void *handle, const char *name)
 {
-    vmml_dlsym_fn *real_dlsym = vmml_dlsym_real();
-    void *next = real_dlsym != NULL ? real_dlsym(RTLD_NEXT, name) : NULL;
+    void *next = vmml_dlsym_real()(handle, name);
 
-    if (next == NULL)
-        dlerror();
     return vmml_is_own(next) ? NULL : next;
+}
+
+void *vmml_door_next(const void *caller, const char *name)
+{
+    struct vmml_module module;
+    void *handle = NULL, *next = NULL;
+
+    if (vmml_dlsym_real() == NULL)
+        return NULL;
+    if (vmml_module_find(caller, &module) && module.name[0] != '\0')
+        handle = dlopen(module.name, RTLD_NOLOAD | RTLD_LAZY);
+    if (handle != NULL) {
+        next = vmml_next_in(handle, name);
+        dlclose(handle);
+    }
+    if (next == NULL)
+        next = vmml_next_in(RTLD_NEXT, name);
+    dlerror();
+    return next;
 }
 
 bool vmml_door_exempt(const void *caller)

@@ -26,9 +26,9 @@ void *vmml_door_real(const struct vmml_door *door);
  * driver's function behind a door and vmmlane is on, else `address`. */
 void *vmml_door_replace(void *address);
 
-/* The next definition of `name` behind the shim: what a process without libcuda
- * would call. NULL when there is none. */
-void *vmml_door_next(const char *name);
+/* The definition of `name` that `caller` would have without the shim, in a
+ * process without libcuda. NULL when there is none. */
+void *vmml_door_next(const void *caller, const char *name);
 
 /* Callers that get the real pointers: the driver, UCM and profilers, which
  * patch or watch it, and the shim. */

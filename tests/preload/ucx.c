@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: MIT */
+#include "preload.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+#include "fake/fake_ucx.h"
+#include "ucx/uct_abi.h"
+
+static const char *const copies[] = {"libucp.so.0", "libucp-1a2b3c4d.so.0"};
+
+/* The copies are loaded one after the other and asked in turn: each must reach
+ * its own libuct. */
+void case_ucx_copies(void)
+{
+    static const enum fake_ucx_function functions[] = {
+        FAKE_UCX_REG, FAKE_UCX_QUERY, FAKE_UCX_PACK, FAKE_UCX_RELEASE,
+        FAKE_UCX_FENCE};
+    fake_ucx_ask_fn *ask[2];
+
+    preload_open("libcuda.so.1");
+    for (int i = 0; i < 2; i++)
+        ask[i] = preload_symbol(preload_open(copies[i]), "fake_ucx_ask");
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < 5; i++) {
+            for (int copy = 0; copy < 2; copy++)
+                CHECK_INT(ask[copy](functions[i]),
+                          FAKE_UCX_RESULT(copy + 1, functions[i]));
+        }
+    }
+}
+
+/* An export whose real function the caller's own libuct lacks; the other
+ * copy's is not taken for it. */
+void case_ucx_missing(void)
+{
+    fake_ucx_ask_fn *ask[2];
+    fake_ucx_elem_fn *elem;
+
+    for (int i = 0; i < 2; i++)
+        ask[i] = preload_symbol(preload_open(copies[i]), "fake_ucx_ask");
+    CHECK_INT(ask[0](FAKE_UCX_QUERY_V2), FAKE_UCX_RESULT(1, FAKE_UCX_QUERY_V2));
+    CHECK_INT(ask[1](FAKE_UCX_QUERY_V2), VMML_UCS_ERR_UNSUPPORTED);
+    CHECK_INT(ask[1](FAKE_UCX_UNPACK_V2), VMML_UCS_ERR_UNSUPPORTED);
+    elem = preload_symbol(preload_open(copies[1]), "fake_ucx_elem");
+    CHECK_INT((signed char)elem(), VMML_UCS_ERR_UNSUPPORTED);
+}
+
+/* libuct's unpack calls its own unpack_v2 through the preload. */
+void case_ucx_nested(void)
+{
+    fake_ucx_ask_fn *ask =
+        preload_symbol(preload_open(copies[0]), "fake_ucx_ask");
+    int *unpacks = preload_symbol(preload_open("libuct.so.0"), "fake_unpacks");
+
+    CHECK_INT(ask(FAKE_UCX_UNPACK), FAKE_UCX_RESULT(1, FAKE_UCX_UNPACK_V2));
+    CHECK_INT(*unpacks, 1);
+    CHECK_INT(ask(FAKE_UCX_UNPACK_V2), FAKE_UCX_RESULT(1, FAKE_UCX_UNPACK_V2));
+    CHECK_INT(*unpacks, 2);
+}
+
+/* The assembly stub keeps every argument, in registers and on the stack. */
+void case_ucx_registers(void)
+{
+    fake_ucx_elem_fn *elem =
+        preload_symbol(preload_open(copies[0]), "fake_ucx_elem");
+
+    CHECK_INT(elem(), FAKE_UCX_ELEM_SUM);
+    CHECK_INT(elem(), FAKE_UCX_ELEM_SUM);
+}
+
+/* A program without a UCX of its own, and one that came with RTLD_GLOBAL. */
+void case_ucx_global(void)
+{
+    signed char (*query)(void *, void *, size_t, void *);
+    static const struct vmml_uct_component component = {"fake"};
+    static struct vmml_uct_md md = {NULL, &component};
+
+    CHECK(dlsym(RTLD_DEFAULT, "uct_md_mem_query") == NULL);
+    CHECK(dlopen(copies[0], RTLD_LAZY | RTLD_GLOBAL) != NULL);
+    query = (signed char (*)(void *, void *, size_t, void *))dlsym(
+        RTLD_DEFAULT, "uct_md_mem_query");
+    CHECK(preload_is_shim((void *)query));
+    CHECK_INT(query(&md, NULL, 1, NULL), FAKE_UCX_RESULT(1, FAKE_UCX_QUERY));
+}
+
+/* Looked up by name, as a foreign function interface does: the caller of the
+ * function then has no libucp in its scope. */
+void case_ucx_fence(void)
+{
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < 2; i++) {
+            void *library = preload_open(copies[i]);
+            signed char (*fence)(void *) =
+                preload_symbol(library, "ucp_worker_fence");
+
+            CHECK(preload_is_shim((void *)fence));
+            CHECK_INT(fence(NULL), FAKE_UCX_RESULT(i + 1, FAKE_UCX_FENCE));
+        }
+    }
+}

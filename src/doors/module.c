@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * _dl_find_object (glibc 2.35) answers in nanoseconds and without a lock. It
- * is looked up at run time: the shim must load on an older glibc too, where
- * the modules are walked.
+ * is looked up at run time: the shim must load on an older glibc too. There,
+ * dl_iterate_phdr is asked, and modules found are remembered until the loader's
+ * count of unloaded ones moves.
  */
 #include "doors/module.h"
 
@@ -73,14 +74,58 @@ static vmml_find_object_fn *vmml_find_object(void)
     return function;
 }
 
+/* Read and written in dl_iterate_phdr's callback alone: under the loader's
+ * lock. */
+#define VMML_WALK_KNOWN 64
+
+static struct {
+    unsigned long long unloads; /* dlpi_subs when the entries were made */
+    unsigned count;
+    unsigned next; /* to be overwritten when all are taken */
+    struct vmml_module modules[VMML_WALK_KNOWN];
+} vmml_walked;
+
 struct vmml_search {
-    uintptr_t address;
+    const char *address;
     struct vmml_module *module;
+    bool started;
 };
 
-static int vmml_search_one(struct dl_phdr_info *info, size_t size, void *data)
+static bool vmml_holds(const struct vmml_module *module, const char *address)
 {
-    struct vmml_search *search = data;
+    return address >= (const char *)module->start &&
+           address < (const char *)module->end;
+}
+
+static bool vmml_walk_known(struct vmml_search *search,
+                            unsigned long long unloads)
+{
+    if (vmml_walked.unloads != unloads) {
+        vmml_walked.unloads = unloads;
+        vmml_walked.count = 0;
+    }
+    for (unsigned i = 0; i < vmml_walked.count; i++) {
+        if (vmml_holds(&vmml_walked.modules[i], search->address)) {
+            *search->module = vmml_walked.modules[i];
+            return true;
+        }
+    }
+    return false;
+}
+
+static void vmml_walk_remember(const struct vmml_module *module)
+{
+    if (vmml_walked.count < VMML_WALK_KNOWN) {
+        vmml_walked.modules[vmml_walked.count++] = *module;
+        return;
+    }
+    vmml_walked.modules[vmml_walked.next] = *module;
+    vmml_walked.next = (vmml_walked.next + 1) % VMML_WALK_KNOWN;
+}
+
+static void vmml_walk_module(const struct dl_phdr_info *info,
+                             struct vmml_module *module)
+{
     uintptr_t low = UINTPTR_MAX, high = 0;
 
     for (unsigned i = 0; i < info->dlpi_phnum; i++) {
@@ -94,20 +139,33 @@ static int vmml_search_one(struct dl_phdr_info *info, size_t size, void *data)
         if (start + header->p_memsz > high)
             high = start + header->p_memsz;
     }
-    if (search->address < low || search->address >= high)
+    module->name = info->dlpi_name;
+    module->base = info->dlpi_addr;
+    module->start = (const void *)low;
+    module->end = (const void *)high;
+}
+
+static int vmml_walk_one(struct dl_phdr_info *info, size_t size, void *data)
+{
+    struct vmml_search *search = data;
+
+    if (!search->started) {
+        search->started = true;
+        if (vmml_walk_known(search, info->dlpi_subs))
+            return 1;
+    }
+    vmml_walk_module(info, search->module);
+    if (!vmml_holds(search->module, search->address))
         return 0;
-    search->module->name = info->dlpi_name;
-    search->module->base = info->dlpi_addr;
-    search->module->start = (const void *)low;
-    search->module->end = (const void *)high;
+    vmml_walk_remember(search->module);
     return 1;
 }
 
-static bool vmml_module_walk(const void *address, struct vmml_module *module)
+bool vmml_module_walk(const void *address, struct vmml_module *module)
 {
-    struct vmml_search search = {(uintptr_t)address, module};
+    struct vmml_search search = {.address = address, .module = module};
 
-    return dl_iterate_phdr(vmml_search_one, &search) == 1;
+    return dl_iterate_phdr(vmml_walk_one, &search) == 1;
 }
 
 bool vmml_module_find(const void *address, struct vmml_module *module)

@@ -22,6 +22,9 @@ struct vmml_module {
 /* False when no module holds `address`. */
 bool vmml_module_find(const void *address, struct vmml_module *module);
 
+/* The same without glibc's _dl_find_object. */
+bool vmml_module_walk(const void *address, struct vmml_module *module);
+
 /* The file name in module->name without folders; the program's own for "". */
 const char *vmml_module_file(const struct vmml_module *module);
 

@@ -14,11 +14,6 @@ static const size_t vmml_stub_offsets[] = {
 #include "hooks.def"
 };
 
-__attribute__((weak)) void vmml_uct_stub_hook(unsigned index, uintptr_t args[],
-                                              const void *caller)
-{
-}
-
 void *vmml_stub_enter(unsigned index, uintptr_t *args, const void *caller)
 {
     int saved_errno = errno;

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "base/conf.h"
+#include "base/log.h"
+#include "child.h"
+
+static const char *const variables[] = {
+#define VMML_TOGGLE_CHOICE(variable, field, choices, fallback, meaning)        \
+#variable,
+#define VMML_TOGGLE_TEXT(variable, field, size, meaning) #variable,
+#define VMML_TOGGLE_LOG_LEVEL(variable, meaning)         #variable,
+#define VMML_TOGGLE_LOG_FILE(variable, meaning)          #variable,
+#include "base/toggles.def"
+};
+
+static char output[4096];
+
+static int read_on(void)
+{
+    return vmml_conf()->on;
+}
+
+static int read_range(void)
+{
+    return (int)vmml_conf()->range;
+}
+
+static int read_native(void)
+{
+    return (int)vmml_conf()->native;
+}
+
+static int read_level(void)
+{
+    vmml_conf();
+    return vmml_log_level;
+}
+
+static int check_defaults(void)
+{
+    const struct vmml_conf *conf = vmml_conf();
+
+    return conf->on && conf->range == VMML_RANGE_EXTENT &&
+           conf->range_callers == NULL && conf->share && conf->create &&
+           conf->native == VMML_NATIVE_AUTO && vmml_log_level == VMML_LOG_WARN;
+}
+
+static int check_callers(void)
+{
+    /* What the application does to its environment later changes nothing. */
+    const char *callers = vmml_conf()->range_callers;
+
+    setenv("VMMLANE_RANGE_CALLERS", "other", 1);
+    return callers != NULL && strcmp(callers, "libfoo*,libbar.so") == 0 &&
+           vmml_conf()->range_callers == callers;
+}
+
+static int no_callers(void)
+{
+    return vmml_conf()->range_callers == NULL;
+}
+
+static int clear_environment(void)
+{
+    extern char **environ;
+
+    environ = NULL;
+    return check_defaults();
+}
+
+static void test_defaults(void **state)
+{
+    assert_int_equal(unit_child(NULL, NULL, check_defaults, output, 4096), 1);
+    assert_string_equal(output, "");
+    assert_int_equal(unit_child(NULL, NULL, clear_environment, output, 4096),
+                     1);
+    /* An empty value is none. */
+    for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++) {
+        assert_int_equal(
+            unit_child(variables[i], "", check_defaults, output, 4096), 1);
+        assert_string_equal(output, "");
+    }
+}
+
+static void test_spellings(void **state)
+{
+    static const char *const on[] = {"on", "1",   "y",    "yes", "true",
+                                     "ON", "Yes", "True", "Y"};
+    static const char *const off[] = {"off",   "0",   "n",    "no",
+                                      "false", "OFF", "False"};
+
+    for (size_t i = 0; i < sizeof(on) / sizeof(on[0]); i++) {
+        assert_int_equal(unit_child("VMMLANE", on[i], read_on, output, 4096),
+                         1);
+        assert_string_equal(output, "");
+    }
+    for (size_t i = 0; i < sizeof(off) / sizeof(off[0]); i++) {
+        assert_int_equal(unit_child("VMMLANE", off[i], read_on, output, 4096),
+                         0);
+        assert_int_equal(
+            unit_child("VMMLANE_RANGE", off[i], read_range, output, 4096),
+            VMML_RANGE_OFF);
+        assert_string_equal(output, "");
+    }
+    assert_int_equal(
+        unit_child("VMMLANE_RANGE", "Request", read_range, output, 4096),
+        VMML_RANGE_REQUEST);
+    assert_int_equal(
+        unit_child("VMMLANE_NATIVE", "never", read_native, output, 4096),
+        VMML_NATIVE_NEVER);
+    assert_int_equal(
+        unit_child("VMMLANE_LOG", "trace", read_level, output, 4096),
+        VMML_LOG_TRACE);
+    assert_int_equal(unit_child("VMMLANE_LOG", "0", read_level, output, 4096),
+                     VMML_LOG_OFF);
+}
+
+/* One line with the variable, the value, what is allowed, and the default. */
+static void assert_warning(const char *variable, const char *value,
+                           int (*read_value)(void), int fallback,
+                           const char *const *words)
+{
+    assert_int_equal(unit_child(variable, value, read_value, output, 4096),
+                     fallback);
+    assert_int_equal(unit_lines(output), 1);
+    assert_non_null(strstr(output, variable));
+    assert_non_null(strstr(output, value));
+    for (; *words != NULL; words++)
+        assert_non_null(strstr(output, *words));
+}
+
+static void test_bad_values(void **state)
+{
+    static const char *const on_off[] = {"on, off", "on is used", NULL};
+    static const char *const range[] = {"extent, request, off",
+                                        "extent is used", NULL};
+    static const char *const native[] = {"auto, never", "auto is used", NULL};
+    static const char *const levels[] = {"off, error, warn, info, debug, trace",
+                                         "warn is used", NULL};
+
+    assert_warning("VMMLANE", "maybe", read_on, 1, on_off);
+    assert_warning("VMMLANE_RANGE", "on", read_range, VMML_RANGE_EXTENT, range);
+    assert_warning("VMMLANE_NATIVE", "always", read_native, VMML_NATIVE_AUTO,
+                   native);
+    assert_warning("VMMLANE_LOG", "loud", read_level, VMML_LOG_WARN, levels);
+}
+
+static void test_callers(void **state)
+{
+    char text[2000];
+
+    assert_int_equal(unit_child("VMMLANE_RANGE_CALLERS", "libfoo*,libbar.so",
+                                check_callers, output, 4096),
+                     1);
+    memset(text, 'x', sizeof(text));
+    text[sizeof(text) - 1] = '\0';
+    assert_int_equal(
+        unit_child("VMMLANE_RANGE_CALLERS", text, no_callers, output, 4096), 1);
+    assert_int_equal(unit_lines(output), 1);
+    assert_non_null(strstr(output, "VMMLANE_RANGE_CALLERS"));
+}
+
+/* Nothing is read, and nothing said, before somebody asks. */
+static int ask_nothing(void)
+{
+    return 0;
+}
+
+static void test_lazy(void **state)
+{
+    assert_int_equal(
+        unit_child("VMMLANE", "nonsense", ask_nothing, output, 4096), 0);
+    assert_string_equal(output, "");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults),   cmocka_unit_test(test_spellings),
+        cmocka_unit_test(test_bad_values), cmocka_unit_test(test_callers),
+        cmocka_unit_test(test_lazy),
+    };
+
+    for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++)
+        unsetenv(variables[i]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

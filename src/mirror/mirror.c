@@ -295,6 +295,9 @@ CUresult vmml_mirror_open(const struct vmml_handle *handle, CUdeviceptr *ptr)
     if (mirror == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     atomic_fetch_add(&mirror->opens, 1);
+    vmml_debug("window 0x%lx of process %u is opened at 0x%lx",
+               (unsigned long)mirror->base, peer->pid,
+               (unsigned long)mirror->address);
     *ptr = mirror->address;
     return CUDA_SUCCESS;
 }
@@ -313,6 +316,10 @@ bool vmml_mirror_close(CUdeviceptr ptr)
     while (opens > 0 &&
            !atomic_compare_exchange_weak(&mirror->opens, &opens, opens - 1))
         continue;
+    if (opens > 0)
+        vmml_debug("window 0x%lx of process %u is closed at 0x%lx",
+                   (unsigned long)mirror->base, mirror->peer->pid,
+                   (unsigned long)mirror->address);
     return opens > 0;
 }
 

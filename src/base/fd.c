@@ -47,28 +47,29 @@ static bool leaves_room(int fd)
     return limit_at_least(wanted) >= wanted;
 }
 
+/* Returns -error, with nothing left open. */
+static int give_up(int fd, int error)
+{
+    vmml_fd_close(fd);
+    return -error;
+}
+
 int vmml_fd_raise(int fd)
 {
-    int high = -1;
+    int high;
 
     if (fd < VMML_FD_LOWEST &&
         limit_at_least(VMML_FD_LOWEST + 2 * VMML_FD_SPARE) >
             VMML_FD_LOWEST + VMML_FD_SPARE) {
         high = fcntl(fd, F_DUPFD_CLOEXEC, VMML_FD_LOWEST);
-        if (high >= 0) {
-            vmml_fd_close(fd);
-            fd = high;
-        }
-    }
-    if (high < 0 && fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
-        int error = errno;
-
+        /* EMFILE: every number from there on is taken. The low ones stay the
+         * application's all the same. */
+        if (high < 0)
+            return give_up(fd, errno);
         vmml_fd_close(fd);
-        return -error;
+        fd = high;
+    } else if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
+        return give_up(fd, errno);
     }
-    if (!leaves_room(fd)) {
-        vmml_fd_close(fd);
-        return -EMFILE;
-    }
-    return fd;
+    return leaves_room(fd) ? fd : give_up(fd, EMFILE);
 }

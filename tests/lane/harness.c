@@ -1,0 +1,523 @@
+/* SPDX-License-Identifier: MIT */
+#include "harness.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "base/hash.h"
+#include "hooks.h"
+#include "lane/exporter.h"
+
+#define SKIPPED 77
+
+/* --- processes ------------------------------------------------------------ */
+
+static bool has_pidfd(void)
+{
+    long pidfd = syscall(SYS_pidfd_open, getpid(), 0);
+    long fd;
+
+    if (pidfd < 0)
+        return false;
+    fd = syscall(SYS_pidfd_getfd, (int)pidfd, STDERR_FILENO, 0);
+    close((int)pidfd);
+    if (fd >= 0)
+        close((int)fd);
+    return fd >= 0;
+}
+
+/* Everything that the test has started ends with it. */
+static void run_child(const struct lane_test *test)
+{
+    setpgid(0, 0);
+    alarm(60);
+    if (test->needs_pidfd && !has_pidfd()) {
+        fprintf(stderr, "pidfd_getfd(2) is not permitted here\n");
+        _exit(SKIPPED);
+    }
+    test->run();
+    _exit(0);
+}
+
+static int run_one(const struct lane_test *test)
+{
+    pid_t pid;
+    int status;
+
+    fflush(NULL);
+    pid = fork();
+    if (pid == 0)
+        run_child(test);
+    if (pid < 0 || waitpid(pid, &status, 0) != pid)
+        return 1;
+    kill(-pid, SIGKILL);
+    if (WIFSIGNALED(status)) {
+        printf("%s: signal %d\n", test->name, WTERMSIG(status));
+        return 1;
+    }
+    printf("%s: %s\n", test->name,
+           WEXITSTATUS(status) == 0         ? "passed"
+           : WEXITSTATUS(status) == SKIPPED ? "skipped"
+                                            : "FAILED");
+    return WEXITSTATUS(status);
+}
+
+int lane_main(int argc, char **argv, const struct lane_test *tests,
+              size_t count)
+{
+    unsigned failed = 0, skipped = 0, ran = 0;
+    size_t i;
+
+    for (i = 0; i < count; i++) {
+        int status;
+
+        if (argc > 1 && strcmp(argv[1], tests[i].name) != 0)
+            continue;
+        status = run_one(&tests[i]);
+        ran++;
+        skipped += status == SKIPPED;
+        failed += status != 0 && status != SKIPPED;
+    }
+    printf("%u run, %u failed, %u skipped\n", ran, failed, skipped);
+    if (failed > 0 || ran == 0)
+        return 1;
+    return skipped == ran ? SKIPPED : 0;
+}
+
+unsigned lane_fd_count(void)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    unsigned count = 0;
+
+    CHECK(dir != NULL);
+    while (readdir(dir) != NULL)
+        count++;
+    closedir(dir);
+    return count - 3; /* ".", ".." and the folder's own */
+}
+
+uint64_t lane_ms(void)
+{
+    struct timespec time;
+
+    CHECK(clock_gettime(CLOCK_MONOTONIC, &time) == 0);
+    return (uint64_t)time.tv_sec * 1000 + (uint64_t)time.tv_nsec / 1000000;
+}
+
+bool lane_wait(bool (*done)(void *arg), void *arg)
+{
+    uint64_t end = lane_ms() + 20000;
+
+    while (!done(arg)) {
+        if (lane_ms() > end)
+            return false;
+        usleep(2000);
+    }
+    return true;
+}
+
+static int log_fd = -1;
+
+void lane_log_to_file(void)
+{
+    char path[32];
+
+    log_fd = memfd_create("log", 0);
+    CHECK(log_fd >= 0);
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", log_fd);
+    CHECK(setenv("VMMLANE_LOG_FILE", path, 1) == 0);
+}
+
+unsigned lane_log_count(const char *text)
+{
+    static char log[1 << 16];
+    ssize_t length = pread(log_fd, log, sizeof(log) - 1, 0);
+    unsigned count = 0;
+    const char *at;
+
+    CHECK(length >= 0);
+    log[length] = '\0';
+    for (at = log; (at = strstr(at, text)) != NULL; at++)
+        count++;
+    return count;
+}
+
+bool lane_log_has(const char *text)
+{
+    return lane_log_count(text) > 0;
+}
+
+/* --- memory --------------------------------------------------------------- */
+
+const struct lane_memory lane_plain = {
+    .handle_types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+};
+const struct lane_memory lane_unseen = {
+    .handle_types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+    .unseen = true,
+};
+
+void lane_cuda(int device)
+{
+    CUcontext context;
+
+    CHECK_CU(cuInit(0));
+    CHECK_CU(cuDevicePrimaryCtxRetain(&context, device));
+    CHECK_CU(cuCtxSetCurrent(context));
+    CHECK(vmml_real() != NULL);
+}
+
+uint64_t lane_reserve(size_t size)
+{
+    CUdeviceptr address;
+
+    CHECK_CU(cuMemAddressReserve(&address, size, 0, 0, 0));
+    return address;
+}
+
+void lane_reserve_at(uint64_t address, size_t size)
+{
+    CUdeviceptr got;
+
+    CHECK_CU(cuMemAddressReserve(&got, size, 0, address, 0));
+    CHECK_EQUAL(got, address);
+}
+
+void lane_free_address(uint64_t address, size_t size)
+{
+    CHECK_CU(vmml_cuMemAddressFree(NULL, address, size));
+}
+
+static uint64_t word_at(uint64_t address, unsigned seed)
+{
+    return vmml_mix64(address / 8 ^ (uint64_t)seed << 48);
+}
+
+void lane_fill(void *bytes, uint64_t address, size_t size, unsigned seed)
+{
+    uint64_t *words = bytes;
+    size_t i;
+
+    for (i = 0; i < size / 8; i++)
+        words[i] = word_at(address + 8 * i, seed);
+}
+
+size_t lane_differs(const void *bytes, uint64_t address, size_t size,
+                    unsigned seed)
+{
+    const uint8_t *at = bytes;
+    size_t i = 0;
+
+    while (i < size) {
+        uint64_t word = word_at(address + i, seed);
+        size_t skip = (address + i) % 8;
+        size_t part = 8 - skip < size - i ? 8 - skip : size - i;
+        size_t k;
+
+        if (memcmp(at + i, (const uint8_t *)&word + skip, part) != 0) {
+            for (k = 0; at[i + k] == ((const uint8_t *)&word)[skip + k]; k++)
+                continue;
+            return i + k;
+        }
+        i += part;
+    }
+    return size;
+}
+
+static void map_handle(uint64_t address, size_t size,
+                       CUmemGenericAllocationHandle handle,
+                       const struct lane_memory *memory)
+{
+    CUmemAccessDesc desc = {
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = memory->device},
+        .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+
+    CHECK_CU(memory->unseen ? lane_real()->cuMemMap(address, size, 0, handle, 0)
+                            : vmml_cuMemMap(NULL, address, size, 0, handle, 0));
+    if (!memory->no_access)
+        CHECK_CU(memory->unseen
+                     ? lane_real()->cuMemSetAccess(address, size, &desc, 1)
+                     : vmml_cuMemSetAccess(NULL, address, size, &desc, 1));
+}
+
+void lane_map_as(uint64_t address, size_t size, unsigned seed,
+                 const struct lane_memory *memory)
+{
+    CUmemAllocationProp prop = {
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .requestedHandleTypes = (CUmemAllocationHandleType)memory->handle_types,
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = memory->device},
+    };
+    CUmemGenericAllocationHandle handle;
+    void *view;
+
+    CHECK_CU(cuMemCreate(&handle, size, &prop, 0));
+    map_handle(address, size, handle, memory);
+    CHECK_CU(cuMemRelease(handle));
+    view = sim_host_view(address, size);
+    CHECK(view != NULL);
+    lane_fill(view, address, size, seed);
+}
+
+void lane_map(uint64_t address, size_t size, unsigned seed)
+{
+    lane_map_as(address, size, seed, &lane_plain);
+}
+
+void lane_map_run(uint64_t address, size_t size, unsigned count, unsigned seed)
+{
+    unsigned i;
+
+    for (i = 0; i < count; i++)
+        lane_map(address + i * size, size, seed);
+}
+
+CUresult lane_unmap(uint64_t address, size_t size)
+{
+    return vmml_cuMemUnmap(NULL, address, size);
+}
+
+CUresult lane_unmap_unseen(uint64_t address, size_t size)
+{
+    return lane_real()->cuMemUnmap(address, size);
+}
+
+/* --- as UCX does ---------------------------------------------------------- */
+
+static void *standin(const char *variable, const char *symbol)
+{
+    const char *path = getenv(variable);
+    void *handle;
+    void *found;
+
+    CHECK(path != NULL);
+    handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (handle == NULL)
+        fprintf(stderr, "%s\n", dlerror());
+    CHECK(handle != NULL);
+    found = dlsym(handle, symbol);
+    CHECK(found != NULL);
+    return found;
+}
+
+vmml_uct_md_h lane_md(void)
+{
+    static vmml_uct_md_h md;
+
+    if (md == NULL)
+        md = standin("VMML_TEST_STANDIN", "standin_md");
+    return md;
+}
+
+vmml_uct_md_h lane_md_native(void)
+{
+    static vmml_uct_md_h md;
+
+    if (md == NULL)
+        md = standin("VMML_TEST_STANDIN_NATIVE", "standin_md");
+    return md;
+}
+
+const void *lane_caller(void)
+{
+    return lane_md();
+}
+
+vmml_uct_mem_h lane_reg_in(vmml_uct_md_h md, uint64_t address, size_t length)
+{
+    static uintptr_t numbers;
+    vmml_uct_mem_h memh =
+        (vmml_uct_mem_h)(__atomic_add_fetch(&numbers, 1, __ATOMIC_RELAXED) *
+                         64);
+
+    vmml_lane_register(md, memh, (void *)(uintptr_t)address, length);
+    return memh;
+}
+
+vmml_uct_mem_h lane_reg(uint64_t address, size_t length)
+{
+    return lane_reg_in(lane_md(), address, length);
+}
+
+void lane_dereg(vmml_uct_mem_h memh)
+{
+    vmml_lane_deregister(lane_md(), memh);
+}
+
+bool lane_pack(vmml_uct_mem_h memh, uint64_t address, size_t length,
+               uint8_t key[KEY_SIZE])
+{
+    struct vmml_pack pack;
+
+    if (!vmml_lane_begin_pack(lane_md(), memh, (void *)(uintptr_t)address,
+                              length, &pack))
+        return false;
+    memset(key, 0xa5, KEY_SIZE);
+    memcpy(key + 4, pack.handle, VMML_HANDLE_SIZE);
+    vmml_lane_finish_pack(&pack, key);
+    return true;
+}
+
+struct vmml_handle lane_handle(const uint8_t key[KEY_SIZE])
+{
+    struct vmml_handle handle;
+
+    CHECK(vmml_handle_find(key, KEY_SIZE, &handle) >= 0);
+    return handle;
+}
+
+int lane_reason(const uint8_t key[KEY_SIZE])
+{
+    struct vmml_handle handle = lane_handle(key);
+
+    CHECK_EQUAL((handle.flags & VMML_HANDLE_TOMBSTONE) != 0,
+                handle.reason != VMML_REASON_NONE);
+    return handle.reason;
+}
+
+/* --- at the moment of a driver call --------------------------------------- */
+
+struct vmml_real *lane_real(void)
+{
+    return (struct vmml_real *)vmml_real();
+}
+
+static struct vmml_real driver; /* the functions as they were found */
+static __thread lane_at_fn at_call;
+static __thread void *at_arg;
+static __thread unsigned steps;
+static __thread bool refuse_next;
+
+static void at(const char *name, bool after)
+{
+    struct lane_call call = {name, after, 0};
+    lane_at_fn fn = at_call;
+
+    if (fn == NULL)
+        return;
+    call.step = ++steps;
+    fn(&call, at_arg);
+}
+
+#define WATCHED(name, params, args)                                            \
+    static CUresult CUDAAPI watched_##name params                              \
+    {                                                                          \
+        CUresult result;                                                       \
+                                                                               \
+        at(#name, false);                                                      \
+        result = driver.name args;                                             \
+        at(#name, true);                                                       \
+        return result;                                                         \
+    }
+
+WATCHED(cuMemGetAddressRange_v2,
+        (CUdeviceptr * base, size_t *size, CUdeviceptr ptr), (base, size, ptr))
+WATCHED(cuPointerGetAttribute,
+        (void *data, CUpointer_attribute attribute, CUdeviceptr ptr),
+        (data, attribute, ptr))
+WATCHED(cuMemRetainAllocationHandle,
+        (CUmemGenericAllocationHandle * handle, void *address),
+        (handle, address))
+WATCHED(cuMemExportToShareableHandle,
+        (void *out, CUmemGenericAllocationHandle handle,
+         CUmemAllocationHandleType type, unsigned long long flags),
+        (out, handle, type, flags))
+WATCHED(cuMemRelease, (CUmemGenericAllocationHandle handle), (handle))
+WATCHED(cuMemMap,
+        (CUdeviceptr ptr, size_t size, size_t offset,
+         CUmemGenericAllocationHandle handle, unsigned long long flags),
+        (ptr, size, offset, handle, flags))
+WATCHED(cuMemImportFromShareableHandle,
+        (CUmemGenericAllocationHandle * handle, void *os_handle,
+         CUmemAllocationHandleType type),
+        (handle, os_handle, type))
+WATCHED(cuMemSetAccess,
+        (CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc,
+         size_t count),
+        (ptr, size, desc, count))
+WATCHED(cuMemAddressFree, (CUdeviceptr ptr, size_t size), (ptr, size))
+WATCHED(cuMemcpyDtoDAsync_v2,
+        (CUdeviceptr dst, CUdeviceptr src, size_t length, CUstream stream),
+        (dst, src, length, stream))
+
+static CUresult CUDAAPI watched_cuMemUnmap(CUdeviceptr ptr, size_t size)
+{
+    CUresult result;
+
+    at("cuMemUnmap", false);
+    if (refuse_next) {
+        refuse_next = false;
+        result = CUDA_ERROR_INVALID_VALUE;
+    } else {
+        result = driver.cuMemUnmap(ptr, size);
+    }
+    at("cuMemUnmap", true);
+    return result;
+}
+
+static void replace_functions(void)
+{
+    struct vmml_real *real = lane_real();
+
+    driver = *real;
+    real->cuMemGetAddressRange_v2 = watched_cuMemGetAddressRange_v2;
+    real->cuPointerGetAttribute = watched_cuPointerGetAttribute;
+    real->cuMemRetainAllocationHandle = watched_cuMemRetainAllocationHandle;
+    real->cuMemExportToShareableHandle = watched_cuMemExportToShareableHandle;
+    real->cuMemRelease = watched_cuMemRelease;
+    real->cuMemMap = watched_cuMemMap;
+    real->cuMemUnmap = watched_cuMemUnmap;
+    real->cuMemImportFromShareableHandle =
+        watched_cuMemImportFromShareableHandle;
+    real->cuMemSetAccess = watched_cuMemSetAccess;
+    real->cuMemAddressFree = watched_cuMemAddressFree;
+    real->cuMemcpyDtoDAsync_v2 = watched_cuMemcpyDtoDAsync_v2;
+}
+
+void lane_watch(lane_at_fn fn, void *arg)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, replace_functions);
+    steps = 0;
+    at_arg = arg;
+    at_call = fn;
+}
+
+void lane_refuse_unmap(bool refuse)
+{
+    refuse_next = refuse;
+}
+
+struct job {
+    void (*run)(void *arg);
+    void *arg;
+};
+
+static void *run_job(void *arg)
+{
+    const struct job *job = arg;
+
+    job->run(job->arg);
+    return NULL;
+}
+
+void lane_on_thread(void (*run)(void *arg), void *arg)
+{
+    struct job job = {run, arg};
+    pthread_t thread;
+
+    CHECK_EQUAL(pthread_create(&thread, NULL, run_job, &job), 0);
+    CHECK_EQUAL(pthread_join(thread, NULL), 0);
+}

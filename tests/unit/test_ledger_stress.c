@@ -27,7 +27,7 @@
 #define GRANULE   (2ull << 20)
 #define BASE      0x7f0000000000ull
 #define PLACES    512u
-#define SIZE      (2 * PLACES * GRANULE)
+#define SIZE      (2 * GRANULE * PLACES)
 #define CHANGES   200000u
 #define IMPORTERS 2
 
@@ -78,7 +78,7 @@ static void set_up(struct exporter *exporter, struct shared *shared)
 
 static void publish(struct exporter *exporter, unsigned place, uint64_t random)
 {
-    uint64_t address = BASE + place * 2 * GRANULE;
+    uint64_t address = BASE + 2 * GRANULE * place;
     uint64_t size = random & 1 ? GRANULE : 2 * GRANULE, serial;
     int fd = (int)(random >> 40);
 

@@ -10,6 +10,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/fork.h"
+
 /* Slots; powers of two. 2^21 slots are 32 MiB, and 1.5 million values. */
 #define SLOTS_MIN (1u << 12)
 #define SLOTS_MAX (1u << 21)
@@ -129,6 +131,8 @@ int vmml_origins_set(CUmemGenericAllocationHandle handle,
     /* Most processes never have one. */
     if (origin == VMML_HANDLE_UNKNOWN && atomic_load(&origins_known) == 0)
         return 0;
+    if (vmml_fork_watch() != 0)
+        return -ENOMEM;
     pthread_mutex_lock(&origins_lock);
     rc = set(handle, origin);
     pthread_mutex_unlock(&origins_lock);
@@ -151,6 +155,8 @@ bool vmml_origins_reserve(void)
 {
     bool room;
 
+    if (vmml_fork_watch() != 0)
+        return false;
     pthread_mutex_lock(&origins_lock);
     room = make_room();
     pthread_mutex_unlock(&origins_lock);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/conf.h"
+#include "base/fork.h"
 
 /* cuDriverGetVersion of driver 535. */
 #define DRIVER_MIN 12020
@@ -97,8 +98,9 @@ bool vmml_upgrade_wanted(const struct vmml_real *real,
 {
     const struct vmml_conf *conf = vmml_conf();
 
-    return conf->on && conf->create && is_plain(prop, flags) &&
-           has_platform(real) && has_descriptors(real, prop->location.id);
+    return conf->on && conf->create && !vmml_in_child &&
+           is_plain(prop, flags) && has_platform(real) &&
+           has_descriptors(real, prop->location.id);
 }
 
 void vmml_upgrade_forget(void)

@@ -41,6 +41,12 @@ struct vmml_extent {
     bool high_known;
 };
 
+/* Chunks remembered at most: 2 TiB of the smallest that the driver maps. The
+ * tables take up to 136 MiB, and only as much as they were ever filled. */
+#ifndef VMML_CHUNKS_MAX
+#define VMML_CHUNKS_MAX (1u << 20)
+#endif
+
 /* Changes kept for probes that ran meanwhile. A power of two. */
 #define VMML_CHANGES 64
 

@@ -5,14 +5,11 @@
 #include <stdatomic.h>
 
 #include "base/conf.h"
+#include "base/fork.h"
 #include "base/log.h"
 #include "doors/real.h"
 #include "range/extents.h"
 #include "range/probe.h"
-
-/* Chunks remembered at most: 2 TiB of the smallest that the driver maps. The
- * tables take up to 136 MiB, and only as much as they were ever filled. */
-#define CHUNKS_MAX (1u << 20)
 
 /* Answers dropped for a change that came meanwhile, within one query. */
 #define TRIES_MAX 64
@@ -26,6 +23,8 @@
 static pthread_mutex_t range_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct vmml_extents range_extents;
 static atomic_bool range_ready;
+/* An extent did not fit: walking it again for each query would take seconds. */
+static atomic_bool range_given_up;
 
 struct sample {
     uint64_t base;
@@ -52,6 +51,7 @@ struct query {
     uint64_t end;
     unsigned tries;
     unsigned mismatches;
+    unsigned steps;
 };
 
 static bool ensure_ready(void)
@@ -60,9 +60,11 @@ static bool ensure_ready(void)
 
     if (atomic_load(&range_ready))
         return true;
+    if (vmml_fork_watch() != 0)
+        return false;
     pthread_mutex_lock(&range_lock);
     ready = atomic_load(&range_ready) ||
-            vmml_extents_init(&range_extents, CHUNKS_MAX) == 0;
+            vmml_extents_init(&range_extents, VMML_CHUNKS_MAX) == 0;
     atomic_store(&range_ready, ready);
     pthread_mutex_unlock(&range_lock);
     if (!ready)
@@ -234,6 +236,19 @@ static void look(const struct query *query, struct vmml_extent *extent,
     }
 }
 
+/* Everything was forgotten, to make room. That happens once in a long life of
+ * unmaps that no hook saw; where this query alone filled the table, it would
+ * happen at every query. */
+static void overflowed(const struct query *query)
+{
+    if (query->steps < VMML_CHUNKS_MAX / 2)
+        return;
+    atomic_store(&range_given_up, true);
+    vmml_warn_once("more than %u chunks in a row: range queries get the "
+                   "driver's answers from now on",
+                   query->steps);
+}
+
 /*
  * Make the extent of the chunk asked for known: one step, about one chunk, at
  * a time, so that changes made meanwhile by others cost only the step that
@@ -255,8 +270,10 @@ static bool settle(struct query *query, bool grow, struct view *view)
         since = range_extents.change_count;
         chunk = vmml_extents_chunk(&range_extents, query->chunk_base);
         extent = vmml_extents_find(&range_extents, query->chunk_base);
-        if (range_extents.overflow_count != overflow)
+        if (range_extents.overflow_count != overflow) {
+            overflowed(query);
             break;
+        }
         if (chunk == NULL || extent == NULL ||
             chunk->node.base != query->chunk_base ||
             chunk->node.end != query->chunk_end) {
@@ -285,6 +302,7 @@ static bool settle(struct query *query, bool grow, struct view *view)
             neighbour.buffer_id = chunk->buffer_id;
         }
         pthread_mutex_unlock(&range_lock);
+        query->steps++;
         if (known)
             rejoin(query, border, since, &neighbour);
         else
@@ -370,7 +388,8 @@ static void widen(const struct vmml_real *real, CUdeviceptr *base, size_t *size,
     inside = query.base >= query.chunk_base && query.end <= query.chunk_end;
     if (inside && request != NULL && request->per_chunk && !exact)
         return;
-    if (!ensure_ready() || !find_extent(&query, !(inside && exact), &view))
+    if (atomic_load(&range_given_up) || !ensure_ready() ||
+        !find_extent(&query, !(inside && exact), &view))
         return;
     if (!exact) {
         *base = view.base;
@@ -424,4 +443,5 @@ void vmml_range_forget(void)
     pthread_mutex_init(&range_lock, NULL);
     vmml_extents_fini(&range_extents);
     atomic_store(&range_ready, false);
+    atomic_store(&range_given_up, false);
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fork.h"
 #include "base/log.h"
 #include "doors/real.h"
 
@@ -33,6 +34,7 @@ enum vmml_caller model_caller;
 int model_version;
 int model_posix_fd;
 CUresult model_refuse_types;
+unsigned long long model_foreign_types;
 void (*model_after)(enum model_function function, CUdeviceptr ptr);
 CUmemAllocationProp model_last_prop;
 unsigned long long model_last_flags;
@@ -140,8 +142,7 @@ static unsigned new_handle(unsigned granules, const CUmemAllocationProp *prop)
     model_allocations[i].live = true;
     model_allocations[i].references = 1;
     model_allocations[i].granules = granules;
-    if (prop != NULL)
-        model_allocations[i].prop = *prop;
+    model_allocations[i].prop = *prop;
     model_first_free = i + 1;
     return i;
 }
@@ -226,7 +227,8 @@ static CUresult get_properties(CUmemAllocationProp *prop,
     if (rc != CUDA_SUCCESS)
         return rc;
     allocation = allocation_of(handle);
-    if (allocation == NULL || allocation->multicast || prop == NULL)
+    if (allocation == NULL || prop == NULL ||
+        (allocation->multicast && model_foreign_types == 0))
         rc = CUDA_ERROR_INVALID_VALUE;
     else
         *prop = allocation->prop;
@@ -294,7 +296,7 @@ static CUresult import(CUmemGenericAllocationHandle *handle, void *os_handle,
                        CUmemAllocationHandleType type)
 {
     CUresult rc = enter(MODEL_cuMemImportFromShareableHandle);
-    CUmemAllocationProp prop = model_prop(0, 0);
+    CUmemAllocationProp prop = model_prop(0, model_foreign_types);
 
     if (rc != CUDA_SUCCESS)
         return rc;
@@ -306,11 +308,12 @@ static CUresult multicast(CUmemGenericAllocationHandle *handle,
                           const CUmulticastObjectProp *prop)
 {
     CUresult rc = enter(MODEL_cuMulticastCreate);
+    CUmemAllocationProp shown = model_prop(0, model_foreign_types);
     unsigned index;
 
     if (rc != CUDA_SUCCESS)
         return rc;
-    index = new_handle(1, NULL);
+    index = new_handle(1, &shown);
     model_allocations[index].multicast = true;
     *handle = handle_value(index);
     return leave(MODEL_cuMulticastCreate, 0, CUDA_SUCCESS);
@@ -391,7 +394,14 @@ const struct vmml_real *vmml_real(void)
     return &real;
 }
 
-/* The log is another part. */
+/* The log and forks are other parts. */
+bool vmml_in_child;
+
+int vmml_fork_watch(void)
+{
+    return 0;
+}
+
 int vmml_log_level = VMML_LOG_OFF;
 
 void vmml_log_write(enum vmml_log_level level, const char *function,
@@ -423,6 +433,7 @@ void model_reset(void)
     model_version = 13000;
     model_posix_fd = 1;
     model_refuse_types = CUDA_SUCCESS;
+    model_foreign_types = 0;
     model_caller = VMML_CALLER_OTHER;
     memset(&model_conf, 0, sizeof(model_conf));
     model_conf.on = true;

@@ -56,6 +56,10 @@ extern int model_posix_fd;
 /* Error of cuMemCreate for requests with a handle type; CUDA_SUCCESS: none. */
 extern CUresult model_refuse_types;
 
+/* Handle types that imported memory and multicast objects show; 0: none, and no
+ * properties of multicast objects, as measured. */
+extern unsigned long long model_foreign_types;
+
 /* Calls of one function, or of all, since model_reset(). */
 unsigned model_calls(enum model_function function);
 unsigned model_all_calls(void);

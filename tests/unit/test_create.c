@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "base/fork.h"
 #include "create/create.h"
 #include "create/origins.h"
 #include "create/upgrade.h"
@@ -188,6 +189,10 @@ static void toggles(void **state)
     model_conf.create = true;
     model_conf.on = false;
     check_left_alone(&prop);
+    model_conf.on = true;
+    vmml_in_child = true;
+    check_left_alone(&prop);
+    vmml_in_child = false;
 }
 
 static void drivers_before_535(void **state)
@@ -439,6 +444,7 @@ static void a_full_set(void **state)
     assert_true(value > 1000000);
     assert_false(vmml_origins_reserve());
     handle = make_plain();
+    assert_int_equal(model_calls(MODEL_cuMemCreate), 1);
     assert_int_equal(model_real_prop(handle).requestedHandleTypes, NONE);
     assert_int_equal(vmml_create_origin(handle), VMML_HANDLE_UNKNOWN);
     assert_int_equal(vmml_origins_get(1 << 20), VMML_HANDLE_IMPORTED);

@@ -252,6 +252,28 @@ static void ended_by_another_device(void **state)
     check_ended_around();
 }
 
+/* The other device gave this one access too. */
+static void ended_by_another_device_with_access(void **state)
+{
+    CUmemAllocationProp prop = model_prop(1, POSIX_FD);
+
+    place_with(&prop, 1);
+    model_access(WINDOW + 20, 3, 1, RW);
+    model_access(WINDOW + 23, 4, 0, RW);
+    model_access(WINDOW + 23, 4, 1, RW);
+    touched(WINDOW + 20, 7);
+    check_ended_around();
+}
+
+static void ended_by_memory_that_is_not_pinned(void **state)
+{
+    CUmemAllocationProp prop = model_prop(0, POSIX_FD);
+
+    prop.type = (CUmemAllocationType)2; /* managed, since CUDA 13.0 */
+    place_with(&prop, 0);
+    check_ended_around();
+}
+
 static void ended_by_host_memory(void **state)
 {
     CUmemAllocationProp prop = model_prop(0, POSIX_FD);
@@ -277,6 +299,16 @@ static void ended_by_access_of_another_device_only(void **state)
 
     place_with(&prop, 1);
     check_ended_around();
+}
+
+static void chunks_without_own_access_stay_alone(void **state)
+{
+    CUmemAllocationProp prop = model_prop(0, POSIX_FD);
+    unsigned i;
+
+    for (i = 0; i < 3; i++)
+        map_handle(WINDOW + i, 1, 1, model_make(1, &prop));
+    assert_extent(WINDOW + 1, WINDOW + 1, 1);
 }
 
 static void ended_by_other_access(void **state)
@@ -349,6 +381,23 @@ static void ended_by_imported_memory(void **state)
     check_ended_around();
 }
 
+/* Known by their origin, whatever a driver shows of their properties. */
+static void ended_by_origin_alone(void **state)
+{
+    CUmemGenericAllocationHandle handle = 0;
+
+    model_foreign_types = POSIX_FD;
+    place_good();
+    map_handle(WINDOW + 23, 1, 0, import_one());
+    touched(WINDOW + 23, 1);
+    check_ended_around();
+    assert_int_equal(vmml_cuMulticastCreate(NULL, &handle, NULL), CUDA_SUCCESS);
+    unmap(WINDOW + 23, 1);
+    map_handle(WINDOW + 23, 1, 0, handle);
+    touched(WINDOW + 23, 1);
+    check_ended_around();
+}
+
 static void imported_chunks_stay_alone(void **state)
 {
     unsigned i;
@@ -413,12 +462,21 @@ static void ended_by_another_reservation(void **state)
     model_reserve(WINDOW + 4, 4);
     map_each(WINDOW, 8);
     assert_extent(WINDOW + 3, WINDOW, 4);
+    assert_int_equal(probes(), 4); /* nothing is asked outside */
     assert_extent(WINDOW + 4, WINDOW + 4, 4);
     check(ask_bytes(model_address(WINDOW + 2), 4 * MODEL_GRANULE, false),
           WINDOW, 4);
 }
 
 /* --- modes ---------------------------------------------------------------- */
+
+static void a_request_inside_a_chunk_needs_no_walk(void **state)
+{
+    map_each(WINDOW, 100);
+    model_conf.range = VMML_RANGE_REQUEST;
+    ask(WINDOW + 50);
+    assert_int_equal(probes(), 1);
+}
 
 static void off_is_the_driver(void **state)
 {
@@ -729,6 +787,43 @@ static void unseen_new_backing(void **state)
     }
 }
 
+/* Nothing of the old walk is of use, and that costs one walk, not a failure. */
+static void unseen_new_backing_of_many(void **state)
+{
+    unsigned i;
+
+    map_each(WINDOW, 500);
+    ask(WINDOW + 250);
+    model_unmap(WINDOW, 500);
+    for (i = 0; i < 400; i++)
+        map_unseen(WINDOW + i, 1);
+    assert_extent(WINDOW + 250, WINDOW, 400);
+    assert_in_range(probes(), 900, 910);
+}
+
+static void unseen_new_backing_of_the_chunk_asked_for(void **state)
+{
+    map_each(WINDOW, 9);
+    ask(WINDOW);
+    model_unmap(WINDOW + 4, 1);
+    map_unseen(WINDOW + 4, 1);
+    model_access(WINDOW + 4, 1, 0, CU_MEM_ACCESS_FLAGS_PROT_READ);
+    assert_extent(WINDOW + 4, WINDOW + 4, 1);
+    assert_extent(WINDOW, WINDOW, 4);
+}
+
+/* Beside a change that was seen: the border is not joined on trust. */
+static void an_unseen_hole_beside_a_seen_change(void **state)
+{
+    map_each(WINDOW, 100);
+    ask(WINDOW);
+    unmap(WINDOW + 50, 1);
+    map(WINDOW + 50, 1);
+    model_unmap(WINDOW + 51, 1);
+    assert_extent(WINDOW + 10, WINDOW, 51);
+    assert_extent(WINDOW + 60, WINDOW + 52, 48);
+}
+
 /* A hole inside, away from every chunk that is always checked: the samples of
  * a registration's queries find it. */
 static void an_unseen_hole_is_found_by_registrations(void **state)
@@ -804,68 +899,104 @@ static void the_drivers_own_error_comes_first(void **state)
 
 /* --- races ---------------------------------------------------------------- */
 
-static unsigned hook_at;
+/*
+ * A change by another thread after the n-th driver call of a query, for every
+ * n: the answer is right before or after the change, and the next is right.
+ */
+static void (*change)(void);
+static unsigned change_countdown;
 
-/* A change by another thread between the driver's answer and its use. */
-static void unmap_after_range(enum model_function function, CUdeviceptr ptr)
+static void count_down(enum model_function function, CUdeviceptr ptr)
 {
-    if (function != MODEL_cuMemGetAccess || ptr != model_address(hook_at))
-        return;
-    model_after = NULL;
-    unmap(hook_at, 1);
-}
-
-static void an_unmap_during_the_walk(void **state)
-{
-    unsigned at;
-
-    for (at = 1; at < 8; at++) {
-        setup(NULL);
-        map_each(WINDOW, 8);
-        hook_at = WINDOW + at;
-        model_after = unmap_after_range;
-        assert_extent(WINDOW, WINDOW, at);
-        assert_null(model_after);
-        assert_extent(WINDOW, WINDOW, at);
+    if (--change_countdown == 0) {
+        model_after = NULL;
+        change();
     }
 }
 
-static void remap_after_range(enum model_function function, CUdeviceptr ptr)
+static void try_everywhere(void (*what)(void), unsigned asked,
+                           unsigned after_base, unsigned after_count)
 {
-    if (function != MODEL_cuMemGetAccess || ptr != model_address(hook_at))
+    struct answer answer;
+    unsigned n;
+    bool came;
+
+    for (n = 1;; n++) {
+        setup(NULL);
+        map_each(WINDOW, 8);
+        change = what;
+        change_countdown = n;
+        model_after = count_down;
+        answer = ask(asked);
+        came = model_after == NULL;
+        model_after = NULL;
+        assert_int_equal(answer.rc, CUDA_SUCCESS);
+        assert_true(answer.base <= model_address(asked));
+        assert_true(answer.base + answer.size > model_address(asked));
+        if (!came)
+            break;
+        assert_extent(asked, after_base, after_count);
+    }
+    assert_in_range(n, 40, 400);
+}
+
+static void change_unmap(void)
+{
+    unmap(WINDOW + 3, 1);
+}
+
+static void change_remap(void)
+{
+    unmap(WINDOW + 3, 1);
+    map_unseen(WINDOW + 3, 1);
+    model_access(WINDOW + 3, 1, 0, CU_MEM_ACCESS_FLAGS_PROT_READ);
+    touched(WINDOW + 3, 1);
+}
+
+static void change_map(void)
+{
+    map(WINDOW + 8, 1);
+}
+
+static void change_much(void)
+{
+    unsigned i;
+
+    unmap(WINDOW + 3, 1);
+    for (i = 0; i < 2 * VMML_CHANGES; i++)
+        touched(WINDOW + 100 + i, 1);
+}
+
+static void a_change_after_every_driver_call(void **state)
+{
+    try_everywhere(change_unmap, WINDOW, WINDOW, 3);
+    try_everywhere(change_unmap, WINDOW + 6, WINDOW + 4, 4);
+    try_everywhere(change_remap, WINDOW, WINDOW, 3);
+    try_everywhere(change_remap, WINDOW + 3, WINDOW + 3, 1);
+    try_everywhere(change_remap, WINDOW + 6, WINDOW + 4, 4);
+    try_everywhere(change_map, WINDOW, WINDOW, 9);
+    try_everywhere(change_map, WINDOW + 7, WINDOW, 9);
+    try_everywhere(change_much, WINDOW, WINDOW, 3);
+    try_everywhere(change_much, WINDOW + 6, WINDOW + 4, 4);
+}
+
+/* Not seen, and in the middle of asking about that very chunk. */
+static void remap_unseen_after_access(enum model_function function,
+                                      CUdeviceptr ptr)
+{
+    if (function != MODEL_cuMemGetAccess || ptr != model_address(WINDOW + 3))
         return;
     model_after = NULL;
-    unmap(hook_at, 1);
-    map_unseen(hook_at, 1);
-    model_access(hook_at, 1, 0, CU_MEM_ACCESS_FLAGS_PROT_READ);
-    touched(hook_at, 1);
+    model_unmap(WINDOW + 3, 1);
+    map_unseen(WINDOW + 3, 1);
+    model_access(WINDOW + 3, 1, 0, CU_MEM_ACCESS_FLAGS_PROT_READ);
 }
 
-static void a_remap_during_the_walk(void **state)
+static void an_unseen_remap_while_asking(void **state)
 {
     map_each(WINDOW, 8);
-    hook_at = WINDOW + 5;
-    model_after = remap_after_range;
-    assert_extent(WINDOW, WINDOW, 5);
-    assert_null(model_after);
-}
-
-static void map_after_probe(enum model_function function, CUdeviceptr ptr)
-{
-    if (function != MODEL_cuPointerGetAttribute ||
-        ptr != model_address(hook_at))
-        return;
-    model_after = NULL;
-    map(hook_at, 1);
-}
-
-/* The end was asked for, then a map made it wrong. */
-static void a_map_at_the_end_during_the_walk(void **state)
-{
-    map_each(WINDOW, 8);
-    hook_at = WINDOW + 8;
-    model_after = map_after_probe;
-    assert_extent(WINDOW, WINDOW, 9);
+    model_after = remap_unseen_after_access;
+    assert_extent(WINDOW, WINDOW, 3);
     assert_null(model_after);
 }
 
@@ -989,6 +1120,35 @@ static void the_table_is_bounded(void **state)
     free(extents);
 }
 
+/* Longer than what can be remembered: the driver's own answer, and no second
+ * walk. */
+static void an_extent_that_does_not_fit(void **state)
+{
+    unsigned i;
+
+    map_each(WINDOW, VMML_CHUNKS_MAX + 10);
+    for (i = 0; i < 20; i++)
+        assert_extent(WINDOW + 7 * i, WINDOW + 7 * i, 1);
+    assert_in_range(probes(), VMML_CHUNKS_MAX, VMML_CHUNKS_MAX + 10);
+}
+
+/* What fills the table is not one extent: begun anew. */
+static void a_table_full_of_the_past(void **state)
+{
+    unsigned i;
+
+    map_each(WINDOW, 3 * VMML_CHUNKS_MAX / 5);
+    ask(WINDOW);
+    model_unmap(WINDOW, 3 * VMML_CHUNKS_MAX / 5);
+    for (i = 0; i < VMML_CHUNKS_MAX; i += 20)
+        map_each(WINDOW + 3 * VMML_CHUNKS_MAX / 5 + 1 + i, 19);
+    for (i = 0; i < VMML_CHUNKS_MAX; i += 20)
+        (void)ask(WINDOW + 3 * VMML_CHUNKS_MAX / 5 + 1 + i);
+    for (i = 0; i < VMML_CHUNKS_MAX; i += 20)
+        assert_extent(WINDOW + 3 * VMML_CHUNKS_MAX / 5 + 1 + i,
+                      WINDOW + 3 * VMML_CHUNKS_MAX / 5 + 1 + i, 19);
+}
+
 /* Against a plain array: random changes, the same answers. */
 static void the_table_agrees_with_an_array(void **state)
 {
@@ -1072,20 +1232,25 @@ int main(void)
         TEST(null_outputs),
         TEST(ended_by_a_hole),
         TEST(ended_by_another_device),
+        TEST(ended_by_another_device_with_access),
+        TEST(ended_by_memory_that_is_not_pinned),
         TEST(ended_by_host_memory),
         TEST(ended_by_no_access),
         TEST(ended_by_access_of_another_device_only),
+        TEST(chunks_without_own_access_stay_alone),
         TEST(ended_by_other_access),
         TEST(ended_by_other_handle_types),
         TEST(ended_by_unshareable_memory),
         TEST(ended_by_compression_usage_and_rdma),
         TEST(ended_by_imported_memory),
+        TEST(ended_by_origin_alone),
         TEST(imported_chunks_stay_alone),
         TEST(unknown_untyped_chunks_stay_alone),
         TEST(own_untyped_chunks_join),
         TEST(ended_by_a_multicast_mapping),
         TEST(ended_by_cumemalloc_memory),
         TEST(ended_by_another_reservation),
+        TEST(a_request_inside_a_chunk_needs_no_walk),
         TEST(off_is_the_driver),
         TEST(per_chunk_requests),
         TEST(request_mode_answers_what_was_asked),
@@ -1107,17 +1272,21 @@ int main(void)
         TEST(unseen_growth_is_found_when_it_is_asked_for),
         TEST(unseen_shrinking),
         TEST(unseen_new_backing),
+        TEST(unseen_new_backing_of_many),
+        TEST(unseen_new_backing_of_the_chunk_asked_for),
+        TEST(an_unseen_hole_beside_a_seen_change),
         TEST(an_unseen_hole_is_found_by_registrations),
         TEST(an_unseen_hole_at_the_end_of_the_request),
         TEST(a_failing_driver_never_lies),
         TEST(the_drivers_own_error_comes_first),
-        TEST(an_unmap_during_the_walk),
-        TEST(a_remap_during_the_walk),
-        TEST(a_map_at_the_end_during_the_walk),
+        TEST(a_change_after_every_driver_call),
+        TEST(an_unseen_remap_while_asking),
         TEST(threads_ask_while_one_changes),
         TEST(threads_walk_the_same_extent),
         TEST(fork_child_begins_anew),
         TEST(the_table_is_bounded),
+        TEST(an_extent_that_does_not_fit),
+        TEST(a_table_full_of_the_past),
         TEST(the_table_agrees_with_an_array),
     };
 

@@ -9,21 +9,28 @@
 
 #define VMML_EXPORT __attribute__((visibility("default")))
 
-#define VMML_ARGS_(...) (__builtin_return_address(0), __VA_ARGS__)
+#define VMML_CALLER     __builtin_return_address(0)
+#define VMML_ARGS_(...) (VMML_CALLER, __VA_ARGS__)
 #define VMML_ARGS(args) VMML_ARGS_ args
 
 /* Without a libcuda in the process the name may be another library's, of the
- * kind that loads libcuda at its first call: the shim took its place. */
+ * kind that loads libcuda at its first call: the shim took its place.
+ *
+ * A new allocation is when modules that came meanwhile are looked at, also
+ * when none of them ever calls the shim. */
 #define VMML_CU(name, params, args)                                            \
     VMML_EXPORT CUresult name params                                           \
     {                                                                          \
         if (__builtin_expect(vmml_real() == NULL, 0)) {                        \
-            __typeof__(name) *next = (__typeof__(name) *)vmml_door_next(       \
-                __builtin_return_address(0), #name);                           \
+            __typeof__(name) *next =                                           \
+                (__typeof__(name) *)vmml_door_next(VMML_CALLER, #name);        \
                                                                                \
             if (next != NULL)                                                  \
                 return next args;                                              \
         }                                                                      \
+        vmml_rebind_watch(VMML_CALLER);                                        \
+        if (__builtin_strcmp(#name, "cuMemCreate") == 0)                       \
+            vmml_rebind_scan_new();                                            \
         return vmml_##name VMML_ARGS(args);                                    \
     }
 #define VMML_CU_REAL(name)
@@ -31,6 +38,7 @@
     VMML_EXPORT type name params;                                              \
     VMML_EXPORT type name params                                               \
     {                                                                          \
+        vmml_rebind_watch(VMML_CALLER);                                        \
         return vmml_##name VMML_ARGS(args);                                    \
     }
 #define VMML_UCT_STUB(name)

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 #include "doors/caller.h"
 
-#include <elf.h>
 #include <fnmatch.h>
-#include <link.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/conf.h"
 #include "base/log.h"
+#include "doors/image.h"
 #include "doors/module.h"
 
 /* `name` and then the end of a name: "libucs" is libucs.so.0, libucs-1a2b.so
@@ -120,84 +119,17 @@ enum vmml_caller vmml_caller_class(const void *address)
     return vmml_file_class(vmml_module_file(&module));
 }
 
-struct vmml_image {
-    uintptr_t address;
-    uintptr_t base;
-    const ElfW(Phdr) * headers;
-    unsigned count;
-};
-
-static int vmml_image_match(struct dl_phdr_info *info, size_t size, void *data)
-{
-    struct vmml_image *image = data;
-
-    for (unsigned i = 0; i < info->dlpi_phnum; i++) {
-        const ElfW(Phdr) *header = &info->dlpi_phdr[i];
-
-        if (header->p_type != PT_LOAD ||
-            image->address - (info->dlpi_addr + header->p_vaddr) >=
-                header->p_memsz)
-            continue;
-        image->base = info->dlpi_addr;
-        image->headers = info->dlpi_phdr;
-        image->count = info->dlpi_phnum;
-        return 1;
-    }
-    return 0;
-}
-
-struct vmml_symbols {
-    const ElfW(Sym) * table;
-    const char *names;
-    size_t undefined; /* the table's first entries, before the hashed ones */
-};
-
-/* The loader has relocated these pointers, but for the vDSO's. */
-static const void *vmml_dynamic_pointer(const struct vmml_image *image,
-                                        const ElfW(Dyn) * entry)
-{
-    uintptr_t pointer = entry->d_un.d_ptr;
-
-    return (const void *)(pointer < image->base ? pointer + image->base
-                                                : pointer);
-}
-
-static bool vmml_image_symbols(const struct vmml_image *image,
-                               struct vmml_symbols *symbols)
-{
-    const ElfW(Dyn) *entry = NULL;
-
-    memset(symbols, 0, sizeof(*symbols));
-    for (unsigned i = 0; i < image->count; i++) {
-        if (image->headers[i].p_type == PT_DYNAMIC)
-            entry = (const void *)(image->base + image->headers[i].p_vaddr);
-    }
-    for (; entry != NULL && entry->d_tag != DT_NULL; entry++) {
-        const void *pointer = vmml_dynamic_pointer(image, entry);
-
-        if (entry->d_tag == DT_SYMTAB)
-            symbols->table = pointer;
-        else if (entry->d_tag == DT_STRTAB)
-            symbols->names = pointer;
-        else if (entry->d_tag == DT_GNU_HASH)
-            symbols->undefined = ((const uint32_t *)pointer)[1];
-        else if (entry->d_tag == DT_HASH && symbols->undefined == 0)
-            symbols->undefined = ((const uint32_t *)pointer)[1];
-    }
-    return symbols->table != NULL && symbols->names != NULL;
-}
-
 static bool vmml_image_imports(const struct vmml_image *image, const char *name)
 {
-    struct vmml_symbols symbols;
+    struct vmml_dynamic dynamic;
 
-    if (!vmml_image_symbols(image, &symbols))
+    if (!vmml_image_dynamic(image, &dynamic))
         return false;
-    for (size_t i = 1; i < symbols.undefined; i++) {
-        const ElfW(Sym) *symbol = &symbols.table[i];
+    for (size_t i = 1; i < dynamic.undefined; i++) {
+        const ElfW(Sym) *symbol = &dynamic.symbols[i];
 
         if (symbol->st_shndx == SHN_UNDEF &&
-            strcmp(symbols.names + symbol->st_name, name) == 0)
+            strcmp(dynamic.names + symbol->st_name, name) == 0)
             return true;
     }
     return false;
@@ -251,7 +183,7 @@ static void vmml_native_fd_remember(uint64_t identity, bool native)
 bool vmml_module_has_native_fd(const void *address)
 {
     struct vmml_module module;
-    struct vmml_image image = {.address = (uintptr_t)address};
+    struct vmml_image image;
     uint64_t identity;
     bool native;
 
@@ -260,8 +192,7 @@ bool vmml_module_has_native_fd(const void *address)
     identity = vmml_module_identity(&module);
     if (vmml_native_fd_known(identity, &native))
         return native;
-    /* The scan is outside the callback, which runs under the loader's lock. */
-    if (dl_iterate_phdr(vmml_image_match, &image) != 1)
+    if (!vmml_image_find(address, &image))
         return false;
     native = vmml_image_imports(&image, "syscall") &&
              vmml_image_contains(&image, "pidfd_getfd");

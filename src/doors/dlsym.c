@@ -54,46 +54,20 @@ static void *vmml_dlsym_behind(void *handle, const char *name)
     return address;
 }
 
-static void *vmml_uct_member(const struct vmml_uct *uct, const char *name)
-{
-#define VMML_UCT_STUB(member)                                                  \
-    if (strcmp(name, #member) == 0)                                            \
-        return (void *)uct->member;
-#define VMML_UCT(type, member, params, args, missing) VMML_UCT_STUB(member)
-#define VMML_CU(member, params, args)
-#define VMML_CU_REAL(member)
-#include "hooks.def"
-    return NULL;
-}
-
-static bool vmml_is_uct_name(const char *name)
-{
-#define VMML_UCT_STUB(member)                                                  \
-    if (strcmp(name, #member) == 0)                                            \
-        return true;
-#define VMML_UCT(type, member, params, args, missing) VMML_UCT_STUB(member)
-#define VMML_CU(member, params, args)
-#define VMML_CU_REAL(member)
-#include "hooks.def"
-    return false;
-}
-
 /* RTLD_DEFAULT finds the shim's export first. */
 static vmml_dlsym_fn *vmml_route_default(vmml_dlsym_fn *real, const char *name,
                                          const void *caller)
 {
     const struct vmml_door *door = vmml_door_by_name(name);
-    const struct vmml_uct *uct;
 
     if (door != NULL) {
         if (vmml_door_real(door) == NULL)
             return vmml_dlsym_behind;
         return vmml_door_exempt(caller) ? vmml_dlsym_driver : real;
     }
-    if (name[0] != 'u' || name[1] != 'c' || !vmml_is_uct_name(name))
+    if (name[0] != 'u' || name[1] != 'c' || !vmml_door_is_uct(name))
         return real;
-    uct = vmml_uct(caller);
-    if (uct == NULL || vmml_uct_member(uct, name) == NULL)
+    if (vmml_door_uct_real(vmml_uct(caller), name) == NULL)
         return vmml_dlsym_behind;
     return real;
 }
@@ -109,6 +83,9 @@ static vmml_dlsym_fn *vmml_route(void *handle, const char *name,
         return real;
     if (handle == RTLD_DEFAULT)
         return vmml_route_default(real, name, caller);
+    /* UCX's next step after it has opened a module: src/ucs/sys/module.c. */
+    if (name[0] == 'u' && strcmp(name, "ucs_module_global_init") == 0)
+        vmml_rebind_scan();
     if (vmml_door_by_name(name) == NULL &&
         (name[0] != 'u' || strcmp(name, "ucp_worker_fence") != 0))
         return real;

@@ -72,6 +72,34 @@ void *vmml_door_replace(void *address)
     return address;
 }
 
+bool vmml_door_is_uct(const char *name)
+{
+    if (name[0] != 'u' || name[1] != 'c')
+        return false;
+#define VMML_UCT_STUB(member)                                                  \
+    if (strcmp(name, #member) == 0)                                            \
+        return true;
+#define VMML_UCT(type, member, params, args, missing) VMML_UCT_STUB(member)
+#define VMML_CU(member, params, args)
+#define VMML_CU_REAL(member)
+#include "hooks.def"
+    return false;
+}
+
+void *vmml_door_uct_real(const struct vmml_uct *uct, const char *name)
+{
+    if (uct == NULL)
+        return NULL;
+#define VMML_UCT_STUB(member)                                                  \
+    if (strcmp(name, #member) == 0)                                            \
+        return (void *)uct->member;
+#define VMML_UCT(type, member, params, args, missing) VMML_UCT_STUB(member)
+#define VMML_CU(member, params, args)
+#define VMML_CU_REAL(member)
+#include "hooks.def"
+    return NULL;
+}
+
 static void *vmml_next_in(void *handle, const char *name)
 {
     void *next = vmml_dlsym_real()(handle, name);

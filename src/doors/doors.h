@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct vmml_uct;
+
 /* One hooked function of libcuda. */
 struct vmml_door {
     const char *name;
@@ -33,6 +35,21 @@ void *vmml_door_next(const void *caller, const char *name);
 /* Callers that get the real pointers: the driver, UCM and profilers, which
  * patch or watch it, and the shim. */
 bool vmml_door_exempt(const void *caller);
+
+/* Is it a hooked function of UCX? */
+bool vmml_door_is_uct(const char *name);
+
+/* The real one for a caller, whose functions are `uct` (may be NULL). */
+void *vmml_door_uct_real(const struct vmml_uct *uct, const char *name);
+
+/* Brings modules that were opened with RTLD_DEEPBIND back to the shim: called
+ * with the return address of each hooked call, looks for them at the first one
+ * of each module. */
+void vmml_rebind_watch(const void *caller);
+
+/* The same at once; and at once when something was loaded since. */
+void vmml_rebind_scan(void);
+void vmml_rebind_scan_new(void);
 
 /* What to hand out for a libucp's own ucp_worker_fence, found by its address:
  * a function that calls the hook on behalf of that libucp, since a foreign

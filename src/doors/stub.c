@@ -17,9 +17,11 @@ static const size_t vmml_stub_offsets[] = {
 void *vmml_stub_enter(unsigned index, uintptr_t *args, const void *caller)
 {
     int saved_errno = errno;
-    const struct vmml_uct *uct = vmml_uct(caller);
+    const struct vmml_uct *uct;
     void *real = NULL;
 
+    vmml_rebind_watch(caller);
+    uct = vmml_uct(caller);
     if (uct != NULL)
         real = *(void *const *)((const char *)uct + vmml_stub_offsets[index]);
     if (real != NULL)

@@ -89,6 +89,6 @@ void answers_open_door(struct doors *doors, enum door door)
         break;
     }
     /* With the shim, all of them lead to it: what is compared is its answer. */
-    if (getenv("LD_PRELOAD") != NULL)
+    if (getenv("LD_PRELOAD") != NULL && preload_served())
         CHECK(preload_is_shim((void *)doors->cuMemMap));
 }

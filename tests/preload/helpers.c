@@ -32,6 +32,13 @@ bool preload_is_shim(const void *address)
            strstr(info.dli_fname, "libvmmlane") != NULL;
 }
 
+bool preload_served(void)
+{
+    const char *value = getenv("VMMLANE");
+
+    return value == NULL || strcmp(value, "off") != 0;
+}
+
 const char *preload_name(const void *address)
 {
     Dl_info info;

@@ -36,6 +36,8 @@ void *preload_open(const char *file);
 void *preload_symbol(void *handle, const char *name);
 /* Is `address` inside libvmmlane? */
 bool preload_is_shim(const void *address);
+/* False with VMMLANE=off: what the real functions are called by. */
+bool preload_served(void);
 /* Name of the symbol at `address`. */
 const char *preload_name(const void *address);
 /* The fake driver's table. */
@@ -67,6 +69,9 @@ void *preload_old_dlsym(void *handle, const char *name);
     X("ucx-registers", case_ucx_registers)                                     \
     X("ucx-global", case_ucx_global)                                           \
     X("ucx-fence", case_ucx_fence)                                             \
+    X("deepbind-plugin", case_deepbind_plugin)                                 \
+    X("deepbind-module", case_deepbind_module)                                 \
+    X("deepbind-all", case_deepbind_all)                                       \
     X("fork", case_fork)                                                       \
     X("closed-stderr", case_closed_stderr)
 

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
+#include "cuda_abi.h"
 #include "fake/fake_ucx.h"
 #include "ucx/uct_abi.h"
 
@@ -98,4 +99,84 @@ void case_ucx_fence(void)
             CHECK_INT(fence(NULL), FAKE_UCX_RESULT(i + 1, FAKE_UCX_FENCE));
         }
     }
+}
+
+static fake_ucx_ask_fn *open_deep_ucp(const void ***caller)
+{
+    void *ucp = dlopen(copies[0], RTLD_LAZY | RTLD_LOCAL | RTLD_DEEPBIND);
+    fake_ucx_ask_fn *ask;
+
+    CHECK(ucp != NULL);
+    ask = preload_symbol(ucp, "fake_ucx_ask");
+    *caller = preload_symbol(ucp, "fake_query_caller");
+    CHECK_INT(ask(FAKE_UCX_QUERY), FAKE_UCX_RESULT(1, FAKE_UCX_QUERY));
+    CHECK(!preload_is_shim(**caller));
+    return ask;
+}
+
+static void check_deep_ucp(fake_ucx_ask_fn *ask, const void **caller,
+                           bool served)
+{
+    CHECK_INT(ask(FAKE_UCX_QUERY), FAKE_UCX_RESULT(1, FAKE_UCX_QUERY));
+    CHECK(preload_is_shim(*caller) == served);
+    CHECK_INT(ask(FAKE_UCX_PACK), FAKE_UCX_RESULT(1, FAKE_UCX_PACK));
+    CHECK_INT(ask(FAKE_UCX_UNPACK), FAKE_UCX_RESULT(1, FAKE_UCX_UNPACK_V2));
+}
+
+static void call_module(void *module, bool served)
+{
+    void *(*resolve)(void) = preload_symbol(module, "fake_module_resolve");
+    void *pfn = resolve();
+
+    CHECK(pfn != NULL);
+    CHECK(preload_is_shim(pfn) == served);
+}
+
+/* NIXL_UCX_DEEPBIND: libucp is deep-bound, the module that it loads later is
+ * not, and its first call brings libucp back. */
+void case_deepbind_plugin(void)
+{
+    const void **query_caller;
+    fake_ucx_ask_fn *ask = open_deep_ucp(&query_caller);
+    void *module = preload_open("libuct_cuda.so.0");
+
+    call_module(module, preload_served());
+    check_deep_ucp(ask, query_caller, preload_served());
+}
+
+/* UCX's --enable-module-deepbind: modules are, and UCX then asks for their
+ * initialisation by name. */
+void case_deepbind_module(void)
+{
+    static const char *const files[] = {"libuct_cuda.so.0",
+                                        "libuct_cuda-now.so.0"};
+
+    for (int i = 0; i < 2; i++) {
+        void *module = dlopen(files[i], RTLD_LAZY | RTLD_LOCAL | RTLD_DEEPBIND);
+
+        CHECK(module != NULL);
+        call_module(module, false);
+        CHECK(dlsym(module, "ucs_module_global_init") != NULL);
+        call_module(module, preload_served());
+    }
+}
+
+/* All of it deep-bound: nothing calls the shim until memory is allocated. */
+void case_deepbind_all(void)
+{
+    const void **query_caller;
+    fake_ucx_ask_fn *ask = open_deep_ucp(&query_caller);
+    void *module =
+        dlopen("libuct_cuda.so.0", RTLD_LAZY | RTLD_LOCAL | RTLD_DEEPBIND);
+    void *driver = preload_open("libcuda.so.1");
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp prop;
+    __typeof__(cuMemCreate) *create = preload_symbol(driver, "cuMemCreate");
+
+    CHECK(module != NULL);
+    call_module(module, false);
+    memset(&prop, 0, sizeof(prop));
+    create(&handle, 4096, &prop, 0);
+    call_module(module, preload_served());
+    check_deep_ucp(ask, query_caller, preload_served());
 }

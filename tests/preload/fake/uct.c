@@ -11,7 +11,15 @@
     }
 
 FAKE(uct_md_mem_reg_v2, FAKE_UCX_REG)
-FAKE(uct_md_mem_query, FAKE_UCX_QUERY)
+FAKE_EXPORT const void *fake_query_caller;
+
+FAKE_EXPORT signed char fake_query(void) __asm__("uct_md_mem_query");
+signed char fake_query(void)
+{
+    fake_query_caller = __builtin_return_address(0);
+    return FAKE_UCX_RESULT(FAKE_COPY, FAKE_UCX_QUERY);
+}
+
 FAKE(uct_md_mkey_pack_v2, FAKE_UCX_PACK)
 FAKE(uct_rkey_release, FAKE_UCX_RELEASE)
 

@@ -26,15 +26,15 @@
 /* Why a request gets a tombstone. Wire values: never renumber. */
 enum vmml_reason {
     VMML_REASON_NONE = 0,
-    VMML_REASON_HOLE = 1,         /* part of it is not mapped */
+    VMML_REASON_HOLE = 1,          /* part of it is not mapped */
     VMML_REASON_NOT_SHAREABLE = 2, /* no handle type that can be exported */
-    VMML_REASON_IMPORTED = 3,     /* memory of another process */
+    VMML_REASON_IMPORTED = 3,      /* memory of another process */
     VMML_REASON_NO_DESCRIPTOR = 4, /* RLIMIT_NOFILE */
-    VMML_REASON_LEDGER = 5,       /* the ledger is full or could not be made */
-    VMML_REASON_DRIVER = 6,       /* a driver call failed */
-    VMML_REASON_FABRIC = 7,       /* several chunks of fabric memory */
-    VMML_REASON_WINDOW = 8,       /* the range leaves its reservation */
-    VMML_REASON_DEVICE = 9,       /* chunks of several devices */
+    VMML_REASON_LEDGER = 5,        /* the ledger is full or could not be made */
+    VMML_REASON_DRIVER = 6,        /* a driver call failed */
+    VMML_REASON_FABRIC = 7,        /* several chunks of fabric memory */
+    VMML_REASON_WINDOW = 8,        /* the range leaves its reservation */
+    VMML_REASON_DEVICE = 9,        /* chunks of several devices */
 };
 
 /* For log lines; never NULL. */

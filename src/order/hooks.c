@@ -16,7 +16,8 @@ CUresult vmml_cuStreamDestroy_v2 VMML_WITH_CALLER((CUstream stream))
 
 /* Counted after the real call: what UCX posts while it flushes lies before the
  * fence. */
-vmml_ucs_status_t vmml_ucp_worker_fence VMML_WITH_CALLER((vmml_ucp_worker_h worker))
+vmml_ucs_status_t
+    vmml_ucp_worker_fence VMML_WITH_CALLER((vmml_ucp_worker_h worker))
 {
     const struct vmml_uct *uct = vmml_uct(caller);
     vmml_ucs_status_t status;

@@ -35,9 +35,8 @@
 enum state {
     FREE,
     LIVE,
-    CLOSING,   /* its stream is about to be destroyed */
     CLOSED,    /* the event stands for a stream that was destroyed */
-    RECYCLING, /* the event is being destroyed */
+    RECYCLING, /* idle; the event is being destroyed */
 };
 
 struct slot {
@@ -212,99 +211,20 @@ static void take_out(struct slot *slot)
     PUT(slot->stream, NULL);
 }
 
-/* Destroy the event if nothing runs that it stands for. In a context that is
- * gone it went with it. */
-static bool end_event(const struct vmml_real *real, struct slot *slot)
-{
-    CUevent event = GET(slot->event);
-    bool ended = true;
-
-    if (event == NULL ||
-        real->cuCtxPushCurrent_v2(slot->context) != CUDA_SUCCESS)
-        return true;
-    if (real->cuEventQuery(event) == CUDA_ERROR_NOT_READY)
-        ended = false;
-    else
-        (void)real->cuEventDestroy_v2(event);
-    pop_context(real);
-    return ended;
-}
-
-/* Of a closed slot, make a free one, if nothing of it is in use or running. */
-static void recycle(const struct vmml_real *real, struct slot *slot)
-{
-    uint32_t closed = CLOSED;
-
-    if (!atomic_compare_exchange_strong(&slot->state, &closed, RECYCLING))
-        return;
-    if (atomic_load(&slot->pins) != 0 || atomic_load(&slot->holds) != 0 ||
-        !end_event(real, slot)) {
-        atomic_store(&slot->state, CLOSED);
-        return;
-    }
-    PUT(slot->event, NULL);
-    atomic_fetch_sub(&order.closed, 1);
-    atomic_store(&slot->state, FREE);
-}
-
-static void recycle_all(const struct vmml_real *real)
-{
-    uint32_t used = GET(order.used), i;
-
-    for (i = 0; i < used && GET(order.closed) != 0; i++) {
-        if (GET(slots[i].state) == CLOSED)
-            recycle(real, &slots[i]);
-    }
-}
-
-/* A stream's first copy. NULL when it cannot be tracked. */
-static struct slot *add(const struct vmml_real *real, CUstream stream)
-{
-    CUcontext context;
-    struct slot *slot;
-    struct scope scope;
-
-    if (!is_trackable(stream))
-        return NULL;
-    scope = enter_relaxed(real);
-    if (GET(order.closed) != 0)
-        recycle_all(real);
-    context = context_of(real, stream);
-    leave_relaxed(real, &scope);
-    if (context == NULL)
-        return NULL;
-    pthread_mutex_lock(&mutex);
-    slot = find(stream);
-    if (slot == NULL)
-        slot = insert(stream, context);
-    pthread_mutex_unlock(&mutex);
-    if (slot != NULL)
-        last_hit = slot;
-    else
-        vmml_warn_once("more than %d streams of UCX: copies on further ones "
-                       "are waited for at once",
-                       VMML_STREAMS_MAX);
-    return slot;
-}
-
 /* --- pins and events ------------------------------------------------------ */
 
 /* Keep the stream of a live slot, and the event of a live or closed one. The
  * pin comes before the look at the state, and stream_ends() and recycle()
  * change the state before they look at the pins: one of both sees the other,
- * which takes sequential consistency. */
+ * which takes sequential consistency. False: there is nothing to wait for. */
 static bool pin(struct slot *slot, uint32_t *state)
 {
-    for (;;) {
-        atomic_fetch_add(&slot->pins, 1);
-        *state = atomic_load(&slot->state);
-        if (*state == LIVE || *state == CLOSED)
-            return true;
-        atomic_fetch_sub(&slot->pins, 1);
-        if (*state == FREE)
-            return false;
-        sched_yield();
-    }
+    atomic_fetch_add(&slot->pins, 1);
+    *state = atomic_load(&slot->state);
+    if (*state == LIVE || *state == CLOSED)
+        return true;
+    atomic_fetch_sub(&slot->pins, 1);
+    return false;
 }
 
 static void unpin(struct slot *slot)
@@ -385,16 +305,114 @@ static enum outcome record_pinned(const struct vmml_real *real,
     return GET(slot->posted) == GET(slot->finished) ? OVER : COVERED;
 }
 
-/* Has the copy that the event covers ended? Then no fence need look again. */
+static bool is_idle(const struct slot *slot)
+{
+    return GET(slot->posted) == GET(slot->finished);
+}
+
+/* Have the copies that the event covers ended? Then no fence need look again.
+ * An error means that the context is dead, and its copies with it. */
 static bool has_ended(const struct vmml_real *real, struct slot *slot)
 {
     uint64_t recorded = GET(slot->recorded);
     CUevent event = GET(slot->event);
 
-    if (event == NULL || real->cuEventQuery(event) != CUDA_SUCCESS)
+    if (event == NULL || real->cuEventQuery(event) == CUDA_ERROR_NOT_READY)
         return false;
     PUT(slot->finished, recorded);
     return true;
+}
+
+/* --- slots that are used again -------------------------------------------- */
+
+static bool is_closed_and_idle(const struct vmml_real *real, struct slot *slot)
+{
+    uint32_t state;
+    bool closed;
+
+    if (!pin(slot, &state))
+        return false;
+    closed = state == CLOSED;
+    if (closed && !is_idle(slot)) {
+        if (real->cuCtxPushCurrent_v2(slot->context) != CUDA_SUCCESS) {
+            PUT(slot->finished, GET(slot->posted));
+        } else {
+            (void)has_ended(real, slot);
+            pop_context(real);
+        }
+    }
+    unpin(slot);
+    return closed && is_idle(slot);
+}
+
+/* In a context that is gone the event went with it. */
+static void destroy_event(const struct vmml_real *real, struct slot *slot)
+{
+    CUevent event = GET(slot->event);
+
+    if (event == NULL ||
+        real->cuCtxPushCurrent_v2(slot->context) != CUDA_SUCCESS)
+        return;
+    (void)real->cuEventDestroy_v2(event);
+    pop_context(real);
+}
+
+/* Of a closed slot, make a free one, if nothing of it is in use or running. */
+static void recycle(const struct vmml_real *real, struct slot *slot)
+{
+    uint32_t closed = CLOSED;
+
+    if (!is_closed_and_idle(real, slot) ||
+        !atomic_compare_exchange_strong(&slot->state, &closed, RECYCLING))
+        return;
+    if (atomic_load(&slot->pins) != 0 || atomic_load(&slot->holds) != 0) {
+        atomic_store(&slot->state, CLOSED);
+        return;
+    }
+    destroy_event(real, slot);
+    PUT(slot->event, NULL);
+    atomic_fetch_sub(&order.closed, 1);
+    atomic_store(&slot->state, FREE);
+}
+
+static void recycle_all(const struct vmml_real *real)
+{
+    uint32_t used = GET(order.used), i;
+
+    for (i = 0; i < used && GET(order.closed) != 0; i++) {
+        if (GET(slots[i].state) == CLOSED)
+            recycle(real, &slots[i]);
+    }
+}
+
+/* A stream's first copy. NULL when it cannot be tracked. */
+static struct slot *add(const struct vmml_real *real, CUstream stream)
+{
+    CUcontext context;
+    struct slot *slot;
+    struct scope scope;
+
+    if (!is_trackable(stream))
+        return NULL;
+    scope = enter_relaxed(real);
+    if (GET(order.closed) != 0)
+        recycle_all(real);
+    context = context_of(real, stream);
+    leave_relaxed(real, &scope);
+    if (context == NULL)
+        return NULL;
+    pthread_mutex_lock(&mutex);
+    slot = find(stream);
+    if (slot == NULL)
+        slot = insert(stream, context);
+    pthread_mutex_unlock(&mutex);
+    if (slot != NULL)
+        last_hit = slot;
+    else
+        vmml_warn_once("more than %d streams of UCX: copies on further ones "
+                       "are waited for at once",
+                       VMML_STREAMS_MAX);
+    return slot;
 }
 
 /* --- fences --------------------------------------------------------------- */
@@ -407,11 +425,6 @@ void vmml_order_activate(void)
 void vmml_order_fence(void)
 {
     atomic_fetch_add(&order.fences, 1);
-}
-
-static bool is_idle(const struct slot *slot)
-{
-    return GET(slot->posted) == GET(slot->finished);
 }
 
 /* Let `stream` wait for what `other` held at the fence. */
@@ -517,16 +530,15 @@ CUresult vmml_order_end_copy(CUstream stream)
 
 /* --- the end of a stream -------------------------------------------------- */
 
-static struct slot *begin_closing(CUstream stream)
+/* From here on no look-up finds it. */
+static struct slot *find_and_take_out(CUstream stream)
 {
     struct slot *slot;
 
     pthread_mutex_lock(&mutex);
     slot = find(stream);
-    if (slot != NULL) {
+    if (slot != NULL)
         take_out(slot);
-        atomic_store(&slot->state, CLOSING);
-    }
     pthread_mutex_unlock(&mutex);
     return slot;
 }
@@ -534,23 +546,24 @@ static struct slot *begin_closing(CUstream stream)
 void vmml_order_stream_ends(CUstream stream)
 {
     const struct vmml_real *real = vmml_real();
+    CUresult result = CUDA_SUCCESS;
     struct slot *slot;
     struct scope scope;
-    CUresult result = CUDA_SUCCESS;
 
     if (real == NULL || !is_trackable(stream) || GET(order.used) == 0)
         return;
-    slot = begin_closing(stream);
+    slot = find_and_take_out(stream);
     if (slot == NULL)
         return;
-    while (atomic_load(&slot->pins) != 0)
-        sched_yield();
     scope = enter_relaxed(real);
     (void)record(real, slot, ALL, &result);
     if (result != CUDA_SUCCESS)
         vmml_debug("stream %p ends with error %d", (void *)stream, (int)result);
     atomic_fetch_add(&order.closed, 1);
     atomic_store(&slot->state, CLOSED);
+    /* Whoever saw it live may be recording on it. */
+    while (atomic_load(&slot->pins) != 0)
+        sched_yield();
     recycle(real, slot);
     leave_relaxed(real, &scope);
 }

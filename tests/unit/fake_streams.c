@@ -43,6 +43,7 @@ static struct {
         int count;
         CUresult error;
     } failures[FAKE_CALLS];
+    void (*meanwhile[FAKE_CALLS])(void);
 } model = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 static __thread int contexts[DEPTH_MAX];
@@ -63,6 +64,26 @@ static void enter(void)
     pthread_mutex_lock(&model.mutex);
     model.calls++;
     CHECK(capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED);
+}
+
+/* A call that can be interrupted, before it does anything. */
+static void enter_call(enum fake_call call)
+{
+    void (*meanwhile)(void);
+
+    pthread_mutex_lock(&model.mutex);
+    meanwhile = model.meanwhile[call];
+    model.meanwhile[call] = NULL;
+    pthread_mutex_unlock(&model.mutex);
+    if (meanwhile != NULL) {
+        CUstreamCaptureMode mode = capture_mode;
+
+        capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+        meanwhile();
+        CHECK(capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
+        capture_mode = mode;
+    }
+    enter();
 }
 
 static CUresult leave(CUresult result)
@@ -128,7 +149,7 @@ static CUresult push_current(CUcontext context)
 {
     int number = (int)(uintptr_t)context;
 
-    enter();
+    enter_call(FAKE_CTX_PUSH);
     CHECK(number > 0 && number < CONTEXTS_MAX && depth < DEPTH_MAX);
     if (model.dead[number])
         return leave(CUDA_ERROR_CONTEXT_IS_DESTROYED);
@@ -146,7 +167,7 @@ static CUresult pop_current(CUcontext *context)
 
 static CUresult get_stream_context(CUstream stream, CUcontext *context)
 {
-    enter();
+    enter_call(FAKE_STREAM_GET_CTX);
     *context =
         (CUcontext)(uintptr_t)model.streams[stream_index(stream)].context;
     return leave(CUDA_SUCCESS);
@@ -166,7 +187,7 @@ static CUresult create_event(CUevent *event, unsigned flags)
     CUresult error;
     int index;
 
-    enter();
+    enter_call(FAKE_EVENT_CREATE);
     CHECK(flags == CU_EVENT_DISABLE_TIMING && current() != 0);
     if (fails(FAKE_EVENT_CREATE, &error))
         return leave(error);
@@ -193,7 +214,7 @@ static CUresult record_event(CUevent event, CUstream stream)
     int to, from;
     CUresult error;
 
-    enter();
+    enter_call(FAKE_EVENT_RECORD);
     to = event_index(event);
     from = stream_index(stream);
     CHECK(model.events[to].context == model.streams[from].context);
@@ -209,7 +230,7 @@ static CUresult wait_event(CUstream stream, CUevent event, unsigned flags)
     CUresult error;
     int index;
 
-    enter();
+    enter_call(FAKE_STREAM_WAIT_EVENT);
     CHECK(flags == 0);
     index = event_index(event);
     CHECK(model.events[index].record >= 0);
@@ -232,7 +253,7 @@ static CUresult query_event(CUevent event)
 {
     int record;
 
-    enter();
+    enter_call(FAKE_EVENT_QUERY);
     record = model.events[event_index(event)].record;
     return leave(record < 0 || model.ops[record].finished
                      ? CUDA_SUCCESS
@@ -243,7 +264,7 @@ static CUresult synchronize_event(CUevent event)
 {
     CUresult error;
 
-    enter();
+    enter_call(FAKE_EVENT_SYNCHRONIZE);
     CHECK(current() == model.events[event_index(event)].context);
     if (fails(FAKE_EVENT_SYNCHRONIZE, &error))
         return leave(error);
@@ -255,7 +276,7 @@ static CUresult synchronize_stream(CUstream stream)
 {
     CUresult error;
 
-    enter();
+    enter_call(FAKE_STREAM_SYNCHRONIZE);
     if (fails(FAKE_STREAM_SYNCHRONIZE, &error))
         return leave(error);
     if ((uintptr_t)stream >= STREAM_TAG)
@@ -299,6 +320,7 @@ void fake_reset(void)
     model.stream_count = model.event_count = model.live_events = 0;
     model.op_count = model.calls = 0;
     memset(model.failures, 0, sizeof(model.failures));
+    memset(model.meanwhile, 0, sizeof(model.meanwhile));
     memset(model.dead, 0, sizeof(model.dead));
     pthread_mutex_unlock(&model.mutex);
     fake_set_context(1);
@@ -344,6 +366,16 @@ CUstream fake_stream(int context)
     model.streams[index].exists = true;
     pthread_mutex_unlock(&model.mutex);
     return (CUstream)(uintptr_t)(index + (int)STREAM_TAG);
+}
+
+void fake_stream_again(CUstream stream, int context)
+{
+    int index = (int)((uintptr_t)stream - STREAM_TAG);
+
+    CHECK(!model.streams[index].exists);
+    model.streams[index].context = context;
+    model.streams[index].last = -1;
+    model.streams[index].exists = true;
 }
 
 bool fake_stream_exists(CUstream stream)
@@ -418,4 +450,9 @@ void fake_fail(enum fake_call call, int count, CUresult error)
 {
     model.failures[call].count = count;
     model.failures[call].error = error;
+}
+
+void fake_interrupt(enum fake_call call, void (*meanwhile)(void))
+{
+    model.meanwhile[call] = meanwhile;
 }

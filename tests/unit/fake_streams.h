@@ -25,6 +25,9 @@ void fake_kill_context(int context);
 CUstream fake_stream(int context);
 bool fake_stream_exists(CUstream stream);
 
+/* Another stream under the name of one that was destroyed. */
+void fake_stream_again(CUstream stream, int context);
+
 /* Post a copy; returns the number of the operation. */
 int fake_copy(CUstream stream);
 
@@ -41,13 +44,20 @@ int fake_events(void);
 
 /* The next `count` calls of one function fail with `error`. */
 enum fake_call {
+    FAKE_CTX_PUSH,
     FAKE_EVENT_CREATE,
     FAKE_EVENT_RECORD,
+    FAKE_EVENT_QUERY,
     FAKE_EVENT_SYNCHRONIZE,
+    FAKE_STREAM_GET_CTX,
     FAKE_STREAM_SYNCHRONIZE,
     FAKE_STREAM_WAIT_EVENT,
     FAKE_CALLS,
 };
 void fake_fail(enum fake_call call, int count, CUresult error);
+
+/* The next call of one function calls `meanwhile` first: what other threads do
+ * while the driver is busy. */
+void fake_interrupt(enum fake_call call, void (*meanwhile)(void));
 
 #endif

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* The order between copies, on a model of streams. */
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -284,6 +286,22 @@ static void test_slot_is_kept_while_copies_run(void **state)
 }
 
 /* A new stream under the old one's name is another stream. */
+static void test_name_again(void **state)
+{
+    CUstream a = fake_stream(1), b = fake_stream(2);
+    int old = copy(a, &set), new;
+
+    destroy(a);
+    fake_stream_again(a, 2);
+    fake_set_context(2);
+    new = copy(a, &set);
+    vmml_order_fence();
+    assert_true(fake_waits_for(copy(b, NULL), old));
+    assert_true(fake_waits_for(copy(b, NULL), new));
+    assert_int_equal(vmml_order_drain(&set), CUDA_SUCCESS);
+    assert_true(fake_is_finished(old) && fake_is_finished(new));
+}
+
 static void test_untracked_stream_destroyed(void **state)
 {
     CUstream a = fake_stream(1), b = fake_stream(1);
@@ -437,6 +455,131 @@ static void test_fence_hook(void **state)
     assert_true(fake_waits_for(copy(b, NULL), op));
 }
 
+/* --- what others do while the driver is busy ------------------------------ */
+
+static CUstream victim;
+static pthread_t destroyer;
+static atomic_bool started;
+
+static void *destroy_victim(void *argument)
+{
+    fake_set_context(1);
+    atomic_store(&started, true);
+    return (void *)(intptr_t)vmml_cuStreamDestroy_v2(NULL, victim);
+}
+
+/* Long enough for a destruction that does not wait. */
+static void start_destroyer(void)
+{
+    int i;
+
+    assert_int_equal(pthread_create(&destroyer, NULL, destroy_victim, NULL), 0);
+    while (!atomic_load(&started))
+        sched_yield();
+    for (i = 0; i < 1000; i++)
+        sched_yield();
+}
+
+static void end_destroyer(void)
+{
+    void *result;
+
+    assert_int_equal(pthread_join(destroyer, &result), 0);
+    assert_int_equal((intptr_t)result, CUDA_SUCCESS);
+    atomic_store(&started, false);
+}
+
+/* The model aborts when an event is recorded on a destroyed stream. */
+static void test_stream_ends_while_it_is_recorded(void **state)
+{
+    CUstream b = fake_stream(1);
+    int op;
+
+    victim = fake_stream(1);
+    op = copy(victim, NULL);
+    vmml_order_fence();
+    fake_interrupt(FAKE_EVENT_RECORD, start_destroyer);
+    assert_true(fake_waits_for(copy(b, NULL), op));
+    end_destroyer();
+    assert_false(fake_stream_exists(victim));
+
+    victim = fake_stream(1);
+    op = copy(victim, &set);
+    fake_interrupt(FAKE_EVENT_RECORD, start_destroyer);
+    assert_int_equal(vmml_order_drain(&set), CUDA_SUCCESS);
+    assert_true(fake_is_finished(op));
+    end_destroyer();
+}
+
+/* All copies end, their streams too, and a new stream looks for a slot. */
+static void end_and_recycle(void)
+{
+    int op = copy(victim, NULL), end = fake_copy(victim);
+
+    destroy(victim);
+    fake_finish(end + 1);
+    copy(fake_stream(1), NULL);
+    assert_true(fake_is_finished(op));
+}
+
+/* The model aborts when an event is used that was destroyed. */
+static void test_event_stays_while_it_is_drained(void **state)
+{
+    victim = fake_stream(1);
+    copy(victim, &set);
+    fake_interrupt(FAKE_EVENT_SYNCHRONIZE, end_and_recycle);
+    assert_int_equal(vmml_order_drain(&set), CUDA_SUCCESS);
+}
+
+static int closed_op;
+
+static void recycle_others(void)
+{
+    fake_finish(closed_op + 1);
+    copy(fake_stream(1), NULL);
+}
+
+static void test_event_stays_while_it_is_waited_for(void **state)
+{
+    CUstream a = fake_stream(1), b = fake_stream(1);
+
+    closed_op = copy(a, NULL);
+    destroy(a);
+    vmml_order_fence();
+    fake_interrupt(FAKE_STREAM_WAIT_EVENT, recycle_others);
+    copy(b, NULL);
+}
+
+static void do_everything(void)
+{
+    CUstream a = fake_stream(1), b = fake_stream(1);
+    struct vmml_stream_set other = {0};
+
+    copy(a, &other);
+    vmml_order_fence();
+    copy(b, &other);
+    assert_int_equal(vmml_order_drain(&other), CUDA_SUCCESS);
+    copy(a, &other);
+    destroy(a);
+    destroy(b);
+}
+
+/* No lock is held across a call of the driver: all of it can be entered again
+ * from there. (A lock would hang the test.) */
+static void test_entered_again(void **state)
+{
+    enum fake_call call;
+
+    for (call = 0; call < FAKE_CALLS; call++) {
+        set_up(state);
+        fake_interrupt(call, do_everything);
+        if (call == FAKE_STREAM_SYNCHRONIZE)
+            fake_fail(FAKE_EVENT_CREATE, 1, CUDA_ERROR_OUT_OF_MEMORY);
+        do_everything();
+        do_everything();
+    }
+}
+
 /* --- threads -------------------------------------------------------------- */
 
 enum { threads = 4, rounds = 400 };
@@ -518,6 +661,7 @@ int main(void)
         TEST(test_destroyed_stream_is_waited_for),
         TEST(test_destroyed_idle_stream_leaves_nothing),
         TEST(test_slot_is_kept_while_copies_run),
+        TEST(test_name_again),
         TEST(test_untracked_stream_destroyed),
         TEST(test_drain),
         TEST(test_drain_works_before_activation),
@@ -528,6 +672,10 @@ int main(void)
         TEST(test_dead_context),
         TEST(test_drain_of_dead_context),
         TEST(test_fence_hook),
+        TEST(test_stream_ends_while_it_is_recorded),
+        TEST(test_event_stays_while_it_is_drained),
+        TEST(test_event_stays_while_it_is_waited_for),
+        TEST(test_entered_again),
         TEST(test_threads),
     };
 

@@ -40,6 +40,12 @@ static void after_fork_parent(void)
 
 static void after_fork_child(void)
 {
+    /* A child of a child: what was inherited is closed, and its numbers may
+     * be the application's by now. */
+    if (vmml_in_child) {
+        after_fork_parent();
+        return;
+    }
     if (!holds_locks)
         return;
     holds_locks = false;

@@ -128,7 +128,7 @@ struct vmml_window *vmml_exporter_window(uint64_t base, uint64_t size,
     int index;
 
     if (window != NULL && window->base == base && window->size == size &&
-        window->device == device)
+        (window->device == device || window->live > 0))
         return window;
     retire_overlapping(base, size, fds);
     index =

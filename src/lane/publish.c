@@ -45,18 +45,36 @@ static enum known look_up(const struct vmml_window *window, uint64_t address,
     return known;
 }
 
-/* The published chunks over [from, from+size) are not what is mapped there. */
-static void kill_range(struct vmml_window *window, uint64_t from, uint64_t size,
-                       unsigned long long but_id)
+/* The published chunk with this BUFFER_ID is not what is mapped there. */
+static void kill_stale(struct vmml_window *window,
+                       const struct mapping *mapping)
 {
     struct vmml_fd_list fds;
     struct vmml_chunk *chunk;
-    uint64_t end = from + size;
+
+    vmml_fd_list_init(&fds);
+    pthread_mutex_lock(&vmml_exporter.lock);
+    chunk = vmml_window_chunk_at(window, mapping->base);
+    /* Another thread may have published the new one by now. */
+    if (chunk != NULL && chunk->buffer_id == mapping->buffer_id)
+        vmml_chunk_kill(window, chunk, &fds);
+    pthread_mutex_unlock(&vmml_exporter.lock);
+    vmml_fd_list_close(&fds);
+}
+
+/* Published chunks that overlap `mapping`, which is there now, are stale. */
+static void kill_others(struct vmml_window *window,
+                        const struct mapping *mapping)
+{
+    struct vmml_fd_list fds;
+    struct vmml_chunk *chunk;
+    uint64_t from = mapping->base;
+    uint64_t end = from + mapping->size;
 
     vmml_fd_list_init(&fds);
     pthread_mutex_lock(&vmml_exporter.lock);
     while ((chunk = vmml_window_next_chunk(window, &from, end)) != NULL)
-        if (chunk->buffer_id != but_id)
+        if (chunk->buffer_id != mapping->buffer_id)
             vmml_chunk_kill(window, chunk, &fds);
     pthread_mutex_unlock(&vmml_exporter.lock);
     vmml_fd_list_close(&fds);
@@ -176,7 +194,7 @@ static enum vmml_reason publish_at(const struct vmml_real *real,
         if (look_up(window, address, mapping) == KNOWN_LIVE) {
             if (vmml_buffer_id(real, mapping->base) == mapping->buffer_id)
                 return VMML_REASON_NONE;
-            kill_range(window, mapping->base, mapping->size, 0);
+            kill_stale(window, mapping);
         }
         if (real->cuMemGetAddressRange_v2(&mapping->base, &mapping->size,
                                           address) != CUDA_SUCCESS)
@@ -186,7 +204,7 @@ static enum vmml_reason publish_at(const struct vmml_real *real,
             return VMML_REASON_HOLE;
         if (!is_aligned(window, mapping))
             return VMML_REASON_WINDOW;
-        kill_range(window, mapping->base, mapping->size, mapping->buffer_id);
+        kill_others(window, mapping);
         reason = export_chunk(real, window, mapping->base, &fd);
         if (reason == VMML_REASON_HOLE)
             continue; /* unmapped since: look again */

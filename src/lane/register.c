@@ -149,6 +149,8 @@ static bool take(const struct memory *memory,
     if (window == NULL)
         return false;
     registration->window = window;
+    if (window->device != memory->device)
+        registration->refused = VMML_REASON_DEVICE;
     /* Nothing is verified yet: the first pack compares every BUFFER_ID. */
     registration->verified_from = 1;
     registration->verified_to = 0;
@@ -168,6 +170,35 @@ static bool may_take(void)
            !atomic_load(&vmml_exporter.failed);
 }
 
+/* With the lock: the registration ends, if there is one. Chunks that no other
+ * covers become idle. */
+static void end_registration(vmml_uct_md_h md, vmml_uct_mem_h memh)
+{
+    struct vmml_registration *registration = vmml_registration_take(md, memh);
+    struct vmml_window *window;
+
+    if (registration == NULL)
+        return;
+    window = registration->window;
+    vmml_window_cover(window, registration->address, registration->length, -1);
+    if (!window->retired)
+        vmml_idle_add(window, registration->address,
+                      registration->address + registration->length);
+    vmml_window_release(window);
+    free(registration);
+}
+
+void vmml_lane_deregister(vmml_uct_md_h md, vmml_uct_mem_h memh)
+{
+    if (!atomic_load_explicit(&vmml_exporter.has_windows,
+                              memory_order_relaxed) ||
+        vmml_in_child)
+        return;
+    pthread_mutex_lock(&vmml_exporter.lock);
+    end_registration(md, memh);
+    pthread_mutex_unlock(&vmml_exporter.lock);
+}
+
 void vmml_lane_register(vmml_uct_md_h md, vmml_uct_mem_h memh, void *address,
                         size_t length)
 {
@@ -182,6 +213,8 @@ void vmml_lane_register(vmml_uct_md_h md, vmml_uct_mem_h memh, void *address,
     struct vmml_fd_list fds;
     bool taken;
 
+    /* A handle that UCX uses again without an end that was seen. */
+    vmml_lane_deregister(md, memh);
     if (real == NULL || !may_take() ||
         length > UINT64_MAX - (uintptr_t)address ||
         !look_at(real, (CUdeviceptr)(uintptr_t)address, &memory) ||
@@ -190,8 +223,6 @@ void vmml_lane_register(vmml_uct_md_h md, vmml_uct_mem_h memh, void *address,
     registration.refused = refuse(&memory, registration.address, length);
     vmml_fd_list_init(&fds);
     pthread_mutex_lock(&vmml_exporter.lock);
-    /* A handle that UCX uses again without an end that was seen. */
-    free(vmml_registration_take(md, memh));
     taken = take(&memory, &registration, &fds);
     pthread_mutex_unlock(&vmml_exporter.lock);
     vmml_fd_list_close(&fds);
@@ -200,30 +231,6 @@ void vmml_lane_register(vmml_uct_md_h md, vmml_uct_mem_h memh, void *address,
                (unsigned long)memory.size,
                !taken ? "native, no ledger entry can be had"
                       : vmml_reason_string(registration.refused));
-}
-
-void vmml_lane_deregister(vmml_uct_md_h md, vmml_uct_mem_h memh)
-{
-    struct vmml_registration *registration;
-
-    if (!atomic_load_explicit(&vmml_exporter.has_windows,
-                              memory_order_relaxed) ||
-        vmml_in_child)
-        return;
-    pthread_mutex_lock(&vmml_exporter.lock);
-    registration = vmml_registration_take(md, memh);
-    if (registration != NULL) {
-        struct vmml_window *window = registration->window;
-
-        vmml_window_cover(window, registration->address, registration->length,
-                          -1);
-        if (!window->retired)
-            vmml_idle_add(window, registration->address,
-                          registration->address + registration->length);
-        vmml_window_release(window);
-    }
-    pthread_mutex_unlock(&vmml_exporter.lock);
-    free(registration);
 }
 
 static void encode(const struct vmml_window *window, enum vmml_reason reason,

@@ -69,8 +69,8 @@ void vmml_window_retire(struct vmml_window *window, struct vmml_fd_list *fds);
 bool vmml_exporter_ready(void);
 
 /* With the lock: the window of this reservation, made when it is new; windows
- * that it overlaps are of reservations that are gone. NULL when it cannot be
- * had. */
+ * that it overlaps are of reservations that are gone. It keeps the device that
+ * it has while chunks of that are published. NULL when it cannot be had. */
 struct vmml_window *vmml_exporter_window(uint64_t base, uint64_t size,
                                          CUdevice device, const CUuuid *gpu,
                                          struct vmml_fd_list *fds);

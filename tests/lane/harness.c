@@ -16,7 +16,7 @@
 
 #include "base/hash.h"
 #include "hooks.h"
-#include "lane/exporter.h"
+#include "lane/state.h"
 
 #define SKIPPED 77
 
@@ -384,6 +384,68 @@ int lane_reason(const uint8_t key[KEY_SIZE])
     CHECK_EQUAL((handle.flags & VMML_HANDLE_TOMBSTONE) != 0,
                 handle.reason != VMML_REASON_NONE);
     return handle.reason;
+}
+
+static int compare_chunks(const void *a, const void *b)
+{
+    const struct vmml_chunk_view *left = a, *right = b;
+
+    return (left->address > right->address) - (left->address < right->address);
+}
+
+size_t lane_published(uint64_t base, uint64_t size,
+                      struct vmml_chunk_view *chunks, size_t max)
+{
+    struct vmml_ledger *ledger = vmml_exporter.ledger;
+    struct vmml_ledger_reader *reader;
+    struct vmml_window_view view;
+    struct vmml_chunk_view *found = NULL;
+    size_t count = 0;
+
+    if (ledger == NULL)
+        return 0;
+    CHECK_EQUAL(vmml_ledger_open(vmml_ledger_fd(ledger),
+                                 vmml_ledger_nonce(ledger), &reader),
+                0);
+    if (vmml_ledger_find_window(reader, base, size, &view) == 0)
+        CHECK_EQUAL(
+            vmml_ledger_collect(reader, &view, 0, CHUNK, &found, &count), 0);
+    vmml_ledger_close(reader);
+    if (count == 0) {
+        free(found);
+        return 0;
+    }
+    qsort(found, count, sizeof(*found), compare_chunks);
+    memcpy(chunks, found, (count < max ? count : max) * sizeof(*chunks));
+    free(found);
+    return count;
+}
+
+/* By a second mapping of the descriptor: a byte written there is seen here. */
+bool lane_is_present(const struct vmml_chunk_view *chunk)
+{
+    CUmemGenericAllocationHandle handle;
+    uint64_t address = lane_reserve(chunk->size);
+    uint64_t *here, *there;
+    bool same = false;
+
+    CHECK_CU(cuMemImportFromShareableHandle(
+        &handle, (void *)(uintptr_t)chunk->fd,
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    CHECK_CU(cuMemMap(address, chunk->size, 0, handle, 0));
+    CHECK_CU(cuMemRelease(handle));
+    here = sim_host_view(chunk->address, chunk->size);
+    there = sim_host_view(address, chunk->size);
+    CHECK(there != NULL);
+    if (here != NULL) {
+        *here ^= 1;
+        same = *here == *there;
+        *here ^= 1;
+        same &= *here == *there;
+    }
+    CHECK_CU(cuMemUnmap(address, chunk->size));
+    CHECK_CU(cuMemAddressFree(address, chunk->size));
+    return same;
 }
 
 /* --- at the moment of a driver call --------------------------------------- */

@@ -17,6 +17,7 @@
 #include "doors/real.h"
 #include "lane/handle.h"
 #include "lane/window.h"
+#include "ledger/reader.h"
 #include "tests/sim/sim.h"
 
 /* --- checks and processes ------------------------------------------------- */
@@ -145,6 +146,14 @@ bool lane_pack(vmml_uct_mem_h memh, uint64_t address, size_t length,
 struct vmml_handle lane_handle(const uint8_t key[KEY_SIZE]);
 /* The reason of a tombstone, or VMML_REASON_NONE. */
 int lane_reason(const uint8_t key[KEY_SIZE]);
+
+/* What an importer would find published in a window of this process: the live
+ * chunks, sorted by address. Returns their number, 0 for a window that is not
+ * served; at most `max` are stored. */
+size_t lane_published(uint64_t base, uint64_t size,
+                      struct vmml_chunk_view *chunks, size_t max);
+/* Whether the descriptor of a published chunk holds what is mapped now. */
+bool lane_is_present(const struct vmml_chunk_view *chunk);
 
 /* --- at the moment of a driver call --------------------------------------- */
 

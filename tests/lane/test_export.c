@@ -1,0 +1,1025 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The exporter: what is taken, what is published, revoked and closed, and what
+ * a key says.
+ */
+#include "harness.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include "base/fd.h"
+#include "hooks.h"
+#include "lane/state.h"
+#include "ucx/scope.h"
+
+#define MANY 64
+
+static struct vmml_chunk_view chunks[MANY];
+
+/* Chunks published in a window; each must hold what is mapped now. */
+static size_t published(uint64_t base, size_t size)
+{
+    size_t count = lane_published(base, size, chunks, MANY);
+    size_t i;
+
+    for (i = 0; i < count && i < MANY; i++)
+        CHECK(lane_is_present(&chunks[i]));
+    return count;
+}
+
+static bool is_published(uint64_t base, size_t size, uint64_t address)
+{
+    size_t count = lane_published(base, size, chunks, MANY);
+    size_t i;
+
+    for (i = 0; i < count && i < MANY; i++)
+        if (chunks[i].address <= address &&
+            address - chunks[i].address < chunks[i].size)
+            return true;
+    return false;
+}
+
+static uint8_t key[KEY_SIZE];
+
+/* Pack; the reason of the key. */
+static int pack(vmml_uct_mem_h memh, uint64_t address, size_t length)
+{
+    CHECK(lane_pack(memh, address, length, key));
+    return lane_reason(key);
+}
+
+/* A window of `count` chunks that are mapped, registered and packed. */
+static uint64_t served_window(unsigned count, vmml_uct_mem_h *memh)
+{
+    uint64_t base = lane_reserve(MANY * CHUNK);
+
+    lane_map_run(base, CHUNK, count, 1);
+    *memh = lane_reg(base, count * CHUNK);
+    CHECK_EQUAL(pack(*memh, base, count * CHUNK), VMML_REASON_NONE);
+    CHECK_EQUAL(published(base, MANY * CHUNK), count);
+    return base;
+}
+
+/* --- packs ---------------------------------------------------------------- */
+
+static void pack_publishes_what_it_names(void)
+{
+    struct vmml_handle handle;
+    vmml_uct_mem_h memh;
+    uint64_t base;
+
+    lane_cuda(0);
+    base = lane_reserve(MANY * CHUNK);
+    lane_map_run(base, CHUNK, 8, 1);
+    memh = lane_reg(base, 8 * CHUNK);
+    CHECK_EQUAL(lane_published(base, MANY * CHUNK, chunks, MANY), 0);
+    /* One byte in the third chunk, then two around a border. */
+    CHECK_EQUAL(pack(memh, base + 2 * CHUNK + 7, 1), VMML_REASON_NONE);
+    CHECK_EQUAL(published(base, MANY * CHUNK), 1);
+    CHECK_EQUAL(chunks[0].address, base + 2 * CHUNK);
+    CHECK_EQUAL(pack(memh, base + 5 * CHUNK - 1, 2), VMML_REASON_NONE);
+    CHECK_EQUAL(published(base, MANY * CHUNK), 3);
+    CHECK_EQUAL(pack(memh, base, 8 * CHUNK), VMML_REASON_NONE);
+    CHECK_EQUAL(published(base, MANY * CHUNK), 8);
+
+    handle = lane_handle(key);
+    CHECK_EQUAL(handle.base, base);
+    CHECK_EQUAL(handle.size, MANY * CHUNK);
+    CHECK_EQUAL(handle.pid, getpid());
+    CHECK_EQUAL(handle.ledger_fd, vmml_ledger_fd(vmml_exporter.ledger));
+}
+
+static void one_key_for_every_part(void)
+{
+    uint8_t first[KEY_SIZE];
+    vmml_uct_mem_h memh;
+    uint64_t base;
+
+    lane_cuda(0);
+    base = served_window(8, &memh);
+    memcpy(first, key, sizeof(first));
+    CHECK_EQUAL(pack(memh, base + 3 * CHUNK + 1, CHUNK), VMML_REASON_NONE);
+    CHECK(memcmp(first, key, sizeof(first)) == 0);
+    /* Another registration, and growth. */
+    lane_map_run(base + 8 * CHUNK, CHUNK, 8, 1);
+    memh = lane_reg(base + 7 * CHUNK, 9 * CHUNK);
+    CHECK_EQUAL(pack(memh, base + 7 * CHUNK, 9 * CHUNK), VMML_REASON_NONE);
+    CHECK(memcmp(first, key, sizeof(first)) == 0);
+}
+
+static long driver_calls(void)
+{
+    static const char *const names[] = {
+        "cuMemGetAddressRange_v2",
+        "cuPointerGetAttribute",
+        "cuMemRetainAllocationHandle",
+        "cuMemExportToShareableHandle",
+        "cuMemRelease",
+        "cuMemGetAllocationPropertiesFromHandle",
+    };
+    long sum = 0;
+    size_t i;
+
+    for (i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        sum += sim_call_count(names[i]);
+    return sum;
+}
+
+static void packs_cost_by_new_chunks(void)
+{
+    vmml_uct_mem_h memh, other;
+    uint64_t base;
+    unsigned i;
+
+    lane_cuda(0);
+    base = served_window(8, &memh);
+    CHECK_EQUAL(sim_call_count("cuMemExportToShareableHandle"), 8);
+    sim_reset_counts();
+    for (i = 0; i < 1000; i++)
+        CHECK_EQUAL(pack(memh, base + i * 8192, 16384), VMML_REASON_NONE);
+    CHECK_EQUAL(driver_calls(), 0);
+
+    /* A second registration compares, and exports nothing. */
+    other = lane_reg(base, 8 * CHUNK);
+    sim_reset_counts();
+    CHECK_EQUAL(pack(other, base, 8 * CHUNK), VMML_REASON_NONE);
+    CHECK_EQUAL(driver_calls(), 8);
+
+    /* Growth by four: exports of the four alone. */
+    lane_map_run(base + 8 * CHUNK, CHUNK, 4, 1);
+    other = lane_reg(base, 12 * CHUNK);
+    sim_reset_counts();
+    CHECK_EQUAL(pack(other, base, 12 * CHUNK), VMML_REASON_NONE);
+    CHECK_EQUAL(sim_call_count("cuMemExportToShareableHandle"), 4);
+    CHECK_EQUAL(published(base, MANY * CHUNK), 12);
+}
+
+/* UCX may give an earlier key's bytes for a later request. */
+static void old_key_material_is_rewritten(void)
+{
+    uint8_t old[KEY_SIZE];
+    struct vmml_pack now;
+    vmml_uct_mem_h memh;
+    uint64_t base;
+    unsigned at;
+
+    lane_cuda(0);
+    base = lane_reserve(MANY * CHUNK);
+    lane_map_run(base, CHUNK, 2, 1);
+    lane_map_as(base + 2 * CHUNK, CHUNK, 1, &(struct lane_memory){0});
+    memh = lane_reg(base, 3 * CHUNK);
+    CHECK_EQUAL(pack(memh, base, 2 * CHUNK), VMML_REASON_NONE);
+    memcpy(old, key, sizeof(old));
+    for (at = 0; at <= 8; at += 4) {
+        CHECK(vmml_lane_begin_pack(lane_md(), memh, (void *)(uintptr_t)base,
+                                   3 * CHUNK, &now));
+        memset(key, 0x5a, sizeof(key));
+        memcpy(key + at, old + 4, VMML_HANDLE_SIZE);
+        vmml_lane_finish_pack(&now, key);
+        CHECK_EQUAL(lane_reason(key), VMML_REASON_NOT_SHAREABLE);
+        CHECK_EQUAL(vmml_handle_find(key, KEY_SIZE, &(struct vmml_handle){0}),
+                    at + 4);
+        /* Nothing beside the handle is touched. */
+        CHECK(at == 0 || key[at - 1] == 0x5a);
+        CHECK_EQUAL(key[at + VMML_HANDLE_SIZE], 0x5a);
+    }
+    /* And back: the first request again, with the tombstone's bytes. */
+    CHECK(vmml_lane_begin_pack(lane_md(), memh, (void *)(uintptr_t)base,
+                               2 * CHUNK, &now));
+    vmml_lane_finish_pack(&now, key);
+    CHECK_EQUAL(lane_reason(key), VMML_REASON_NONE);
+}
+
+/* A key that is not ours is left as it is. */
+static void foreign_key_is_left_alone(void)
+{
+    uint8_t foreign[KEY_SIZE], before[KEY_SIZE];
+    struct vmml_handle handle;
+    struct vmml_pack now;
+    vmml_uct_mem_h memh;
+    uint64_t base;
+
+    lane_log_to_file();
+    lane_cuda(0);
+    base = served_window(2, &memh);
+    CHECK(vmml_lane_begin_pack(lane_md(), memh, (void *)(uintptr_t)base, CHUNK,
+                               &now));
+    memset(foreign, 0x11, sizeof(foreign));
+    memcpy(before, foreign, sizeof(before));
+    vmml_lane_finish_pack(&now, foreign);
+    CHECK(memcmp(before, foreign, sizeof(before)) == 0);
+    /* Another exporter's handle. */
+    handle = lane_handle(key);
+    handle.nonce[3] ^= 1;
+    vmml_handle_encode(&handle, foreign + 4);
+    memcpy(before, foreign, sizeof(before));
+    vmml_lane_finish_pack(&now, foreign);
+    CHECK(memcmp(before, foreign, sizeof(before)) == 0);
+    CHECK_EQUAL(lane_log_count("does not carry"), 1);
+}
+
+/* --- what cannot be served in full ---------------------------------------- */
+
+static void unshareable_is_a_tombstone(void)
+{
+    vmml_uct_mem_h memh;
+    uint64_t base;
+
+    lane_log_to_file();
+    lane_cuda(0);
+    base = lane_reserve(MANY * CHUNK);
+    lane_map_as(base, CHUNK, 1, &(struct lane_memory){0});
+    memh = lane_reg(base, CHUNK);
+    CHECK_EQUAL(pack(memh, base, CHUNK), VMML_REASON_NOT_SHAREABLE);
+    CHECK_EQUAL(pack(memh, base, CHUNK), VMML_REASON_NOT_SHAREABLE);
+    CHECK_EQUAL(lane_published(base, MANY * CHUNK, chunks, MANY), 0);
+    CHECK_EQUAL(lane_log_count("no fast lane"), 1);
+    CHECK(lane_log_has("VMMLANE_CREATE"));
+}
+
+static void imported_is_a_tombstone(void)
+{
+    CUmemAccessDesc desc = {
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
+        .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    CUmemGenericAllocationHandle handle;
+    vmml_uct_mem_h memh;
+    uint64_t base, other;
+
+    lane_cuda(0);
+    base = served_window(1, &memh);
+    other = lane_reserve(MANY * CHUNK);
+    CHECK_CU(cuMemImportFromShareableHandle(
+        &handle, (void *)(uintptr_t)chunks[0].fd,
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    CHECK_CU(cuMemMap(other, CHUNK, 0, handle, 0));
+    CHECK_CU(cuMemSetAccess(other, CHUNK, &desc, 1));
+    memh = lane_reg(other, CHUNK);
+    CHECK(pack(memh, other, CHUNK) != VMML_REASON_NONE);
+    CHECK_EQUAL(published(base, MANY * CHUNK), 1);
+}
+
+static void hole_is_served_with_a_line(void)
+{
+    vmml_uct_mem_h memh;
+    uint64_t base;
+
+    lane_log_to_file();
+    lane_cuda(0);
+    base = lane_reserve(MANY * CHUNK);
+    lane_map_run(base, CHUNK, 3, 1);
+    lane_map_run(base + 4 * CHUNK, CHUNK, 2, 1);
+    lane_map_as(base + 6 * CHUNK, CHUNK, 1,
+                &(struct lane_memory){
+                    .handle_types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                    .no_access = true});
+    lane_map(base + 7 * CHUNK, CHUNK, 1);
+    memh = lane_reg(base, 8 * CHUNK);
+    CHECK_EQUAL(pack(memh, base, 8 * CHUNK), VMML_REASON_NONE);
+    CHECK_EQUAL(published(base, MANY * CHUNK), 6);
+    CHECK(!is_published(base, MANY * CHUNK, base + 3 * CHUNK));
+    CHECK(!is_published(base, MANY * CHUNK, base + 6 * CHUNK));
+    CHECK_EQUAL(pack(memh, base, 8 * CHUNK), VMML_REASON_NONE);
+    CHECK_EQUAL(lane_log_count("nothing is mapped"), 1);
+
+    /* Filled later: published by the next pack. */
+    lane_map(base + 3 * CHUNK, CHUNK, 1);
+    CHECK_EQUAL(pack(memh, base, 8 * CHUNK), VMML_REASON_NONE);
+    CHECK(is_published(base, MANY * CHUNK, base + 3 * CHUNK));
+}
+
+static void border_of_a_reservation_is_a_tombstone(void)
+{
+    uint64_t both, base;
+    vmml_uct_mem_h memh;
+
+    lane_cuda(0);
+    both = lane_reserve(16 * CHUNK);
+    CHECK_CU(cuMemAddressFree(both, 16 * CHUNK));
+    lane_reserve_at(both, 8 * CHUNK);
+    base = both + 8 * CHUNK;
+    lane_reserve_at(base, 8 * CHUNK);
+    lane_map_run(both, CHUNK, 16, 1);
+    memh = lane_reg(both + 7 * CHUNK, 2 * CHUNK);
+    CHECK_EQUAL(pack(memh, both + 7 * CHUNK, 2 * CHUNK), VMML_REASON_WINDOW);
+    /* Every key of that registration, also of the part that would do. */
+    CHECK_EQUAL(pack(memh, both + 7 * CHUNK, CHUNK), VMML_REASON_WINDOW);
+    /* Each side by itself. */
+    memh = lane_reg(both + 7 * CHUNK, CHUNK);
+    CHECK_EQUAL(pack(memh, both + 7 * CHUNK, CHUNK), VMML_REASON_NONE);
+    CHECK_EQUAL(lane_handle(key).base, both);
+    CHECK_EQUAL(lane_handle(key).size, 8 * CHUNK);
+    memh = lane_reg(base, CHUNK);
+    CHECK_EQUAL(pack(memh, base, CHUNK), VMML_REASON_NONE);
+    CHECK_EQUAL(lane_handle(key).base, base);
+    /* A request that leaves its registration's window. */
+    CHECK_EQUAL(pack(memh, base, 9 * CHUNK), VMML_REASON_WINDOW);
+    CHECK_EQUAL(pack(memh, base - 1, 2), VMML_REASON_WINDOW);
+    CHECK_EQUAL(pack(memh, base, SIZE_MAX), VMML_REASON_WINDOW);
+}
+
+static void other_device_is_a_tombstone(void)
+{
+    static const struct lane_memory second = {
+        .device = 1, .handle_types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
+    vmml_uct_mem_h memh;
+    uint64_t base;
+
+    CHECK(setenv("VMMLANE_SIM_DEVICES", "2", 1) == 0);
+    lane_cuda(0);
+    base = lane_reserve(MANY * CHUNK);
+    lane_map_run(base, CHUNK, 2, 1);
+    lane_map_as(base + 2 * CHUNK, CHUNK, 1, &second);
+    memh = lane_reg(base, 3 * CHUNK);
+    CHECK_EQUAL(pack(memh, base, 3 * CHUNK), VMML_REASON_DEVICE);
+    CHECK_EQUAL(pack(memh, base, 2 * CHUNK), VMML_REASON_NONE);
+    /* A registration of the other device's part takes nothing away. */
+    memh = lane_reg(base + 2 * CHUNK, CHUNK);
+    CHECK_EQUAL(pack(memh, base + 2 * CHUNK, CHUNK), VMML_REASON_DEVICE);
+    CHECK_EQUAL(published(base, MANY * CHUNK), 2);
+    /* When the first part is gone it is the window. */
+    CHECK_CU(lane_unmap(base, 2 * CHUNK));
+    memh = lane_reg(base + 2 * CHUNK, CHUNK);
+    CHECK_EQUAL(pack(memh, base + 2 * CHUNK, CHUNK), VMML_REASON_NONE);
+    CHECK_EQUAL(lane_published(base, MANY * CHUNK, chunks, MANY), 1);
+    CHECK_EQUAL(chunks[0].device, 1);
+}
+
+static void fabric_memory(void)
+{
+    static const struct lane_memory fabric = {.handle_types =
+                                                  CU_MEM_HANDLE_TYPE_FABRIC};
+    static const struct lane_memory both = {
+        .handle_types = CU_MEM_HANDLE_TYPE_FABRIC |
+                        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
+    vmml_uct_mem_h memh;
+    uint64_t base;
+
+    CHECK(setenv("VMMLANE_SIM_FABRIC", "on", 1) == 0);
+    lane_cuda(0);
+    base = lane_reserve(MANY * CHUNK);
+    lane_map_as(base, CHUNK, 1, &fabric);
+    lane_map_as(base + CHUNK, CHUNK, 1, &fabric);
+    /* One chunk is UCX's own business. */
+    memh = lane_reg(base, CHUNK);
+    CHECK(!lane_pack(memh, base, CHUNK, key));
+    memh = lane_reg(base + CHUNK + 5, 100);
+    CHECK(!lane_pack(memh, base + CHUNK + 5, 100, key));
+    memh = lane_reg(base + CHUNK - 1, 2);
+    CHECK_EQUAL(pack(memh, base + CHUNK - 1, 2), VMML_REASON_FABRIC);
+    /* A first chunk without fabric, then one that has nothing else. */
+    lane_map(base + 8 * CHUNK, CHUNK, 1);
+    lane_map_as(base + 9 * CHUNK, CHUNK, 1, &fabric);
+    memh = lane_reg(base + 8 * CHUNK, 2 * CHUNK);
+    CHECK_EQUAL(pack(memh, base + 8 * CHUNK, 2 * CHUNK), VMML_REASON_FABRIC);
+    CHECK_EQUAL(pack(memh, base + 8 * CHUNK, CHUNK), VMML_REASON_NONE);
+    lane_map_as(base + 16 * CHUNK, CHUNK, 1, &both);
+    memh = lane_reg(base + 16 * CHUNK, CHUNK);
+    CHECK(!lane_pack(memh, base + 16 * CHUNK, CHUNK, key));
+}
+
+static void no_descriptor_left_is_a_tombstone(void)
+{
+    struct rlimit limit;
+    vmml_uct_mem_h memh;
+    uint64_t base;
+    unsigned i, done = 0;
+    int reason = 0;
+
+    lane_log_to_file();
+    CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    lane_cuda(0);
+    base = lane_reserve(2 * MANY * CHUNK);
+    lane_map_run(base, CHUNK, 100, 1);
+    memh = lane_reg(base, 100 * CHUNK);
+    CHECK_EQUAL(pack(memh, base, CHUNK), VMML_REASON_NONE);
+    CHECK(lane_published(base, 2 * MANY * CHUNK, chunks, MANY) == 1);
+    /* The wall stands 20 numbers above the spare ones. */
+    limit.rlim_cur = limit.rlim_max = (rlim_t)chunks[0].fd + 20 + VMML_FD_SPARE;
+    CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    for (i = 1; i < 100 && reason == 0; i++) {
+        reason = pack(memh, base + i * CHUNK, CHUNK);
+        done += reason == 0;
+    }
+    CHECK_EQUAL(reason, VMML_REASON_NO_DESCRIPTOR);
+    CHECK(done >= 10 && done <= 20);
+    CHECK_EQUAL(lane_log_count("ulimit -n"), 1);
+    /* Nothing of it sticks. */
+    CHECK_CU(lane_unmap(base, CHUNK));
+    CHECK_EQUAL(pack(memh, base + i * CHUNK, CHUNK), VMML_REASON_NONE);
+}
+
+static void driver_failures_leave_nothing(void)
+{
+    static const char *const calls[] = {
+        "cuMemGetAddressRange_v2",
+        "cuMemRetainAllocationHandle",
+        "cuMemExportToShareableHandle",
+        "cuPointerGetAttribute",
+        "cuMemRelease",
+    };
+    vmml_uct_mem_h memh, again;
+    unsigned i, n, fds;
+    uint64_t base;
+
+    lane_cuda(0);
+    base = served_window(9, &memh);
+    fds = lane_fd_count();
+    for (i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
+        for (n = 1; n <= 12; n++) {
+            CHECK_CU(lane_unmap(base + CHUNK, 8 * CHUNK));
+            lane_map_run(base + CHUNK, CHUNK, 8, n);
+            CHECK_EQUAL(sim_fail(calls[i], n, CUDA_ERROR_UNKNOWN, 0), 0);
+            pack(memh, base, 9 * CHUNK);
+            sim_clear_failures();
+            published(base, MANY * CHUNK);
+            /* What a failure cost is there with the next registration. */
+            again = lane_reg(base, 9 * CHUNK);
+            CHECK_EQUAL(pack(again, base, 9 * CHUNK), VMML_REASON_NONE);
+            CHECK_EQUAL(published(base, MANY * CHUNK), 9);
+            /* A handle that the driver does not release stays open in it. */
+            if (strcmp(calls[i], "cuMemRelease") != 0)
+                CHECK_EQUAL(lane_fd_count(), fds);
+            lane_dereg(again);
+        }
+}
+
+/* --- unmaps --------------------------------------------------------------- */
+
+static void unmap_revokes_what_it_covers(void)
+{
+    vmml_uct_mem_h memh;
+    uint64_t base;
+    unsigned fds, i;
+
+    lane_cuda(0);
+    base = served_window(8, &memh);
+    fds = lane_fd_count();
+    CHECK_CU(lane_unmap(base + 2 * CHUNK, 3 * CHUNK));
+    CHECK_EQUAL(published(base, MANY * CHUNK), 5);
+    CHECK_EQUAL(lane_fd_count() + 6, fds); /* the driver's are three, too */
+    for (i = 0; i < 8; i++)
+        CHECK_EQUAL(is_published(base, MANY * CHUNK, base + i * CHUNK),
+                    i < 2 || i > 4);
+    lane_map_run(base + 2 * CHUNK, CHUNK, 3, 2);
+    CHECK_CU(lane_unmap(base, 8 * CHUNK));
+    CHECK_EQUAL(lane_published(base, MANY * CHUNK, chunks, MANY), 0);
+    /* Windows outlive their chunks, and keep their identity. */
+    lane_map_run(base, CHUNK, 8, 3);
+    CHECK_EQUAL(pack(memh, base, 8 * CHUNK), VMML_REASON_NONE);
+    CHECK_EQUAL(published(base, MANY * CHUNK), 8);
+    CHECK_EQUAL(lane_fd_count(), fds);
+}
+
+static void unmap_over_two_reservations(void)
+{
+    vmml_uct_mem_h left, right;
+    uint64_t base;
+
+    lane_cuda(0);
+    base = lane_reserve(16 * CHUNK);
+    CHECK_CU(cuMemAddressFree(base, 16 * CHUNK));
+    lane_reserve_at(base, 8 * CHUNK);
+    lane_reserve_at(base + 8 * CHUNK, 8 * CHUNK);
+    lane_map_run(base, CHUNK, 16, 1);
+    left = lane_reg(base, 8 * CHUNK);
+    right = lane_reg(base + 8 * CHUNK, 8 * CHUNK);
+    CHECK_EQUAL(pack(left, base, 8 * CHUNK), VMML_REASON_NONE);
+    CHECK_EQUAL(pack(right, base + 8 * CHUNK, 8 * CHUNK), VMML_REASON_NONE);
+    CHECK_CU(lane_unmap(base + 6 * CHUNK, 4 * CHUNK));
+    CHECK_EQUAL(published(base, 8 * CHUNK), 6);
+    CHECK_EQUAL(published(base + 8 * CHUNK, 8 * CHUNK), 6);
+    CHECK(!is_published(base, 8 * CHUNK, base + 6 * CHUNK));
+    CHECK(!is_published(base + 8 * CHUNK, 8 * CHUNK, base + 9 * CHUNK));
+    CHECK(is_published(base + 8 * CHUNK, 8 * CHUNK, base + 10 * CHUNK));
+}
+
+static uint64_t serial_at(uint64_t base, uint64_t address)
+{
+    size_t count = lane_published(base, MANY * CHUNK, chunks, MANY);
+    size_t i;
+
+    for (i = 0; i < count; i++)
+        if (chunks[i].address == address)
+            return chunks[i].serial;
+    return 0;
+}
+
+/* The driver refuses an unmap of half a mapping, or over a hole. */
+static void refused_unmap_is_served_anew(void)
+{
+    vmml_uct_mem_h memh;
+    uint64_t base, before[8];
+    unsigned fds, i;
+
+    lane_cuda(0);
+    base = lane_reserve(MANY * CHUNK);
+    lane_map(base, 2 * CHUNK, 1);
+    lane_map(base + 2 * CHUNK, 2 * CHUNK, 1);
+    lane_map(base + 6 * CHUNK, 2 * CHUNK, 1);
+    memh = lane_reg(base, 8 * CHUNK);
+    CHECK_EQUAL(pack(memh, base, 8 * CHUNK), VMML_REASON_NONE);
+    for (i = 0; i < 8; i++)
+        before[i] = serial_at(base, base + i * CHUNK);
+    fds = lane_fd_count();
+
+    CHECK_EQUAL(lane_unmap(base + CHUNK, CHUNK), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQUAL(published(base, MANY * CHUNK), 3);
+    CHECK(serial_at(base, base) > before[0]);
+    CHECK_EQUAL(serial_at(base, base + 2 * CHUNK), before[2]);
+    CHECK(lane_unmap(base + 2 * CHUNK, 6 * CHUNK) != CUDA_SUCCESS);
+    CHECK_EQUAL(published(base, MANY * CHUNK), 3);
+    CHECK(serial_at(base, base + 2 * CHUNK) > before[2]);
+    CHECK(serial_at(base, base + 6 * CHUNK) > before[6]);
+    CHECK_EQUAL(lane_fd_count(), fds);
+    /* The same chunks can still go. */
+    CHECK_CU(lane_unmap(base, 4 * CHUNK));
+    CHECK_EQUAL(published(base, MANY * CHUNK), 1);
+}
+
+static void unseen_unmap_is_found_by_registration(void)
+{
+    vmml_uct_mem_h memh, again;
+    uint64_t base;
+    unsigned fds;
+
+    lane_cuda(0);
+    base = served_window(8, &memh);
+    fds = lane_fd_count();
+    CHECK_CU(lane_unmap_unseen(base + CHUNK, 2 * CHUNK));
+    lane_map_as(base + CHUNK, CHUNK, 2, &lane_unseen);
+    lane_map_as(base + 2 * CHUNK, CHUNK, 2, &lane_unseen);
+    again = lane_reg(base, 8 * CHUNK);
+    CHECK_EQUAL(pack(again, base, 8 * CHUNK), VMML_REASON_NONE);
+    CHECK_EQUAL(published(base, MANY * CHUNK), 8);
+    CHECK_EQUAL(lane_fd_count(), fds);
+
+    /* Other sizes at the same place: 2 x 1 becomes 1 x 2. */
+    CHECK_CU(lane_unmap_unseen(base + CHUNK, 2 * CHUNK));
+    lane_map_as(base + CHUNK, 2 * CHUNK, 3, &lane_unseen);
+    again = lane_reg(base, 8 * CHUNK);
+    CHECK_EQUAL(pack(again, base, 8 * CHUNK), VMML_REASON_NONE);
+    CHECK_EQUAL(published(base, MANY * CHUNK), 7);
+    /* And nothing at all. */
+    CHECK_CU(lane_unmap_unseen(base + CHUNK, 2 * CHUNK));
+    again = lane_reg(base, 8 * CHUNK);
+    CHECK_EQUAL(pack(again, base, 8 * CHUNK), VMML_REASON_NONE);
+    CHECK_EQUAL(published(base, MANY * CHUNK), 6);
+}
+
+/* --- reservations --------------------------------------------------------- */
+
+static void freed_reservation_is_retired(void)
+{
+    struct vmml_handle handle;
+    uint8_t old[KEY_SIZE];
+    vmml_uct_mem_h memh;
+    uint64_t base;
+
+    lane_cuda(0);
+    base = served_window(4, &memh);
+    memcpy(old, key, sizeof(old));
+    /* Refused while something is mapped: nothing changes. */
+    CHECK(vmml_cuMemAddressFree(NULL, base, MANY * CHUNK) != CUDA_SUCCESS);
+    CHECK_EQUAL(published(base, MANY * CHUNK), 4);
+    CHECK_CU(lane_unmap(base, 4 * CHUNK));
+    lane_free_address(base, MANY * CHUNK);
+    CHECK_EQUAL(vmml_lane_own_window(base, MANY * CHUNK), -1);
+    CHECK_EQUAL(pack(memh, base, 4 * CHUNK), VMML_REASON_WINDOW);
+
+    /* Made again at the same place: the same identity serves again, for the
+     * registration that outlived it too. */
+    lane_reserve_at(base, MANY * CHUNK);
+    lane_map_run(base, CHUNK, 4, 2);
+    CHECK_EQUAL(pack(memh, base, 4 * CHUNK), VMML_REASON_NONE);
+    CHECK(memcmp(old, key, sizeof(old)) == 0);
+    CHECK_EQUAL(published(base, MANY * CHUNK), 4);
+    lane_dereg(memh);
+
+    /* Another size at the same place is another window. */
+    CHECK_CU(lane_unmap(base, 4 * CHUNK));
+    lane_free_address(base, MANY * CHUNK);
+    lane_reserve_at(base, 8 * CHUNK);
+    lane_map_run(base, CHUNK, 4, 3);
+    memh = lane_reg(base, 4 * CHUNK);
+    CHECK_EQUAL(pack(memh, base, 4 * CHUNK), VMML_REASON_NONE);
+    handle = lane_handle(key);
+    CHECK_EQUAL(handle.size, 8 * CHUNK);
+    CHECK_EQUAL(lane_published(base, MANY * CHUNK, chunks, MANY), 0);
+    CHECK_EQUAL(published(base, 8 * CHUNK), 4);
+}
+
+static void reservation_replaced_unseen(void)
+{
+    vmml_uct_mem_h memh, other;
+    uint64_t base;
+    unsigned fds;
+
+    lane_cuda(0);
+    fds = lane_fd_count();
+    base = served_window(4, &memh);
+    CHECK_CU(lane_unmap_unseen(base, 4 * CHUNK));
+    CHECK_CU(cuMemAddressFree(base, MANY * CHUNK));
+    lane_reserve_at(base + 2 * CHUNK, 4 * CHUNK);
+    lane_map_run(base + 2 * CHUNK, CHUNK, 2, 2);
+    other = lane_reg(base + 2 * CHUNK, 2 * CHUNK);
+    CHECK_EQUAL(pack(other, base + 2 * CHUNK, 2 * CHUNK), VMML_REASON_NONE);
+    CHECK_EQUAL(lane_published(base, MANY * CHUNK, chunks, MANY), 0);
+    CHECK_EQUAL(published(base + 2 * CHUNK, 4 * CHUNK), 2);
+    CHECK_EQUAL(pack(memh, base + 2 * CHUNK, CHUNK), VMML_REASON_WINDOW);
+    lane_dereg(memh);
+    lane_dereg(other);
+    CHECK_CU(lane_unmap(base + 2 * CHUNK, 2 * CHUNK));
+    lane_free_address(base + 2 * CHUNK, 4 * CHUNK);
+    CHECK_EQUAL(lane_fd_count(), fds + 2); /* the ledger */
+}
+
+/* --- registrations that end ----------------------------------------------- */
+
+static bool is_empty(void *arg)
+{
+    return lane_published(*(uint64_t *)arg, MANY * CHUNK, chunks, MANY) == 0;
+}
+
+static void last_deregistration_makes_idle(void)
+{
+    vmml_uct_mem_h first, second;
+    uint64_t base, start;
+    unsigned fds;
+
+    lane_cuda(0);
+    base = served_window(4, &first);
+    fds = lane_fd_count();
+    second = lane_reg(base + 3 * CHUNK, CHUNK);
+    lane_dereg(first);
+    start = lane_ms();
+    CHECK_EQUAL(published(base, MANY * CHUNK), 4);
+    while (lane_published(base, MANY * CHUNK, chunks, MANY) == 4) {
+        CHECK(lane_ms() < start + 20000);
+        usleep(2000);
+    }
+    /* All three at once, the one that is covered stays. */
+    CHECK(lane_ms() >= start + VMML_IDLE_SECONDS * 1000 - 10);
+    CHECK_EQUAL(published(base, MANY * CHUNK), 1);
+    CHECK_EQUAL(chunks[0].address, base + 3 * CHUNK);
+    CHECK_EQUAL(lane_fd_count(), fds - 3);
+    lane_dereg(second);
+    CHECK(lane_wait(is_empty, &base));
+    CHECK_EQUAL(lane_fd_count(), fds - 4);
+}
+
+static void registration_in_time_keeps_chunks(void)
+{
+    vmml_uct_mem_h memh;
+    uint64_t base;
+
+    lane_cuda(0);
+    base = served_window(4, &memh);
+    sim_reset_counts();
+    lane_dereg(memh);
+    usleep(300000);
+    memh = lane_reg(base, 4 * CHUNK);
+    usleep(VMML_IDLE_SECONDS * 1000000 + 300000);
+    CHECK_EQUAL(published(base, MANY * CHUNK), 4);
+    CHECK_EQUAL(pack(memh, base, 4 * CHUNK), VMML_REASON_NONE);
+    CHECK_EQUAL(sim_call_count("cuMemExportToShareableHandle"), 0);
+    lane_dereg(memh);
+    CHECK(lane_wait(is_empty, &base));
+}
+
+static void a_registration_per_message_exports_once(void)
+{
+    vmml_uct_mem_h memh;
+    uint64_t base;
+    unsigned round, fds;
+
+    lane_cuda(0);
+    base = served_window(4, &memh);
+    fds = lane_fd_count();
+    lane_dereg(memh);
+    sim_reset_counts();
+    for (round = 0; round < 10000; round++) {
+        memh = lane_reg(base, 4 * CHUNK);
+        CHECK_EQUAL(pack(memh, base, 4 * CHUNK), VMML_REASON_NONE);
+        lane_dereg(memh);
+    }
+    /* Once per chunk for each time that all were idle for the bound. */
+    CHECK(sim_call_count("cuMemExportToShareableHandle") <= 40);
+    CHECK(lane_wait(is_empty, &base));
+    CHECK_EQUAL(lane_fd_count(), fds - 4);
+}
+
+static void many_registrations_over_few_chunks(void)
+{
+    static vmml_uct_mem_h memh[10000];
+    uint64_t base;
+    vmml_uct_mem_h whole;
+    unsigned i, fds;
+
+    lane_cuda(0);
+    base = served_window(4, &whole);
+    fds = lane_fd_count();
+    for (i = 0; i < 10000; i++) {
+        uint64_t at = base + i * 800;
+
+        memh[i] = lane_reg(at, 200000);
+        CHECK_EQUAL(pack(memh[i], at, 200000), VMML_REASON_NONE);
+    }
+    CHECK_EQUAL(sim_call_count("cuMemExportToShareableHandle"), 4);
+    CHECK_EQUAL(lane_fd_count(), fds);
+    lane_dereg(whole);
+    for (i = 10000; i-- > 0;)
+        lane_dereg(memh[i]);
+    CHECK_EQUAL(vmml_exporter.registration_count, 0);
+    CHECK(lane_wait(is_empty, &base));
+    CHECK_EQUAL(lane_fd_count(), fds - 4);
+}
+
+/* UCX may free a memory handle past the hooks and use its address again. */
+static void reused_memory_handle(void)
+{
+    vmml_uct_mem_h memh;
+    uint64_t base, other;
+    CUdeviceptr plain;
+
+    lane_cuda(0);
+    base = served_window(2, &memh);
+    other = lane_reserve(CHUNK);
+    lane_map(other, CHUNK, 1);
+    vmml_lane_register(lane_md(), memh, (void *)(uintptr_t)other, CHUNK);
+    CHECK_EQUAL(pack(memh, other, CHUNK), VMML_REASON_NONE);
+    CHECK_EQUAL(lane_handle(key).base, other);
+    CHECK(lane_wait(is_empty, &base));
+    lane_dereg(memh);
+    CHECK_EQUAL(vmml_exporter.registration_count, 0);
+
+    /* For memory that is not taken at all. */
+    memh = lane_reg(other, CHUNK);
+    CHECK_CU(cuMemAlloc_v2(&plain, CHUNK));
+    vmml_lane_register(lane_md(), memh, (void *)(uintptr_t)plain, CHUNK);
+    CHECK(!lane_pack(memh, plain, CHUNK, key));
+}
+
+/* --- taken or native ------------------------------------------------------ */
+
+static bool is_taken(vmml_uct_md_h md, uint64_t address, size_t length)
+{
+    vmml_uct_mem_h memh = lane_reg_in(md, address, length);
+    struct vmml_pack now;
+    bool taken = vmml_lane_begin_pack(md, memh, (void *)(uintptr_t)address,
+                                      length, &now);
+
+    CHECK(!taken || memcmp(now.handle, "\0\0\0\0vmml", 8) == 0);
+    vmml_lane_deregister(md, memh);
+    return taken;
+}
+
+static uint64_t filled_reservation(const struct lane_memory *memory)
+{
+    uint64_t base = lane_reserve(4 * CHUNK);
+
+    lane_map_as(base, 4 * CHUNK, 1, memory);
+    return base;
+}
+
+static void native_where_ucx_can(void)
+{
+    uint64_t whole, part;
+    CUdeviceptr plain, managed;
+
+    lane_cuda(0);
+    whole = filled_reservation(&lane_plain);
+    part = lane_reserve(8 * CHUNK);
+    lane_map(part, 4 * CHUNK, 1);
+    CHECK(!is_taken(lane_md_native(), whole, 4 * CHUNK));
+    CHECK(!is_taken(lane_md_native(), whole + 5, 100));
+    /* It may grow, so that UCX's own key would become wrong. */
+    CHECK(is_taken(lane_md_native(), part, 4 * CHUNK));
+    /* The same memory for a module without the arm. */
+    CHECK(is_taken(lane_md(), whole, 4 * CHUNK));
+    /* Without a handle type there is nothing that UCX could share. */
+    CHECK(is_taken(lane_md_native(),
+                   filled_reservation(&(struct lane_memory){0}), 4 * CHUNK));
+
+    CHECK_CU(cuMemAlloc_v2(&plain, CHUNK));
+    CHECK_CU(cuMemAllocManaged(&managed, CHUNK, CU_MEM_ATTACH_GLOBAL));
+    CHECK(!is_taken(lane_md(), plain, CHUNK));
+    CHECK(!is_taken(lane_md(), managed, CHUNK));
+    CHECK(!is_taken(lane_md(), (uintptr_t)&plain, sizeof(plain)));
+    CHECK(!is_taken(lane_md(), 0, 0));
+    CHECK(!is_taken(lane_md(), part + 4 * CHUNK, CHUNK)); /* a hole */
+    CHECK(!is_taken(lane_md(), part, SIZE_MAX));
+}
+
+/* Once for the life of a registration. */
+static void native_stays_native(void)
+{
+    vmml_uct_mem_h memh;
+    uint64_t whole;
+
+    lane_cuda(0);
+    whole = filled_reservation(&lane_plain);
+    CHECK(is_taken(lane_md(), whole, CHUNK)); /* so that there is a window */
+    memh = lane_reg_in(lane_md_native(), whole, 4 * CHUNK);
+    CHECK_CU(lane_unmap(whole, 4 * CHUNK));
+    lane_map_run(whole, CHUNK, 4, 2);
+    CHECK(!lane_pack(memh, whole, 4 * CHUNK, key));
+}
+
+static void native_never(void)
+{
+    uint64_t whole;
+
+    CHECK(setenv("VMMLANE_NATIVE", "never", 1) == 0);
+    lane_cuda(0);
+    whole = filled_reservation(&lane_plain);
+    CHECK(is_taken(lane_md_native(), whole, 4 * CHUNK));
+}
+
+static void switched_off(void)
+{
+    uint64_t whole;
+
+    CHECK(setenv("VMMLANE_SHARE", "off", 1) == 0);
+    lane_cuda(0);
+    whole = filled_reservation(&lane_plain);
+    CHECK(!is_taken(lane_md(), whole, 4 * CHUNK));
+    CHECK(vmml_exporter.ledger == NULL);
+}
+
+static void stands_down_when_ucx_walks(void)
+{
+    struct vmml_pack pack_state;
+    struct vmml_scope scope = {.kind = VMML_SCOPE_PACK, .pack = &pack_state};
+    vmml_uct_mem_h memh;
+    CUdeviceptr start;
+    uint64_t base;
+    size_t size;
+
+    lane_cuda(0);
+    base = served_window(4, &memh);
+    CHECK(vmml_lane_begin_pack(lane_md(), memh, (void *)(uintptr_t)base,
+                               4 * CHUNK, &pack_state));
+    vmml_scope_enter(&scope);
+    CHECK_CU(vmml_cuMemGetAddressRange_v2(lane_caller(), &start, &size,
+                                          base + 2 * CHUNK));
+    CHECK_EQUAL(start, base);
+    CHECK_EQUAL(size, MANY * CHUNK);
+    CHECK(is_taken(lane_md(), base, 4 * CHUNK));
+    /* Behind the answer: this UCX walks. It gets the driver's answer. */
+    CHECK_EQUAL(vmml_cuMemGetAddressRange_v2(lane_caller(), &start, &size,
+                                             base + MANY * CHUNK),
+                cuMemGetAddressRange_v2(&start, &size, base + MANY * CHUNK));
+    vmml_scope_leave(&scope);
+    CHECK(!is_taken(lane_md(), base, 4 * CHUNK));
+    /* A registration that was taken stays so. */
+    CHECK_EQUAL(pack(memh, base, 4 * CHUNK), VMML_REASON_NONE);
+}
+
+/* --- fork ----------------------------------------------------------------- */
+
+static void wait_for(pid_t pid)
+{
+    int status;
+
+    CHECK(pid > 0);
+    CHECK_EQUAL(waitpid(pid, &status, 0), pid);
+    CHECK(WIFEXITED(status));
+    CHECK_EQUAL(WEXITSTATUS(status), 0);
+}
+
+static bool is_open(int fd)
+{
+    return fcntl(fd, F_GETFD) >= 0;
+}
+
+static void child_publishes_nothing(void)
+{
+    vmml_uct_mem_h memh;
+    uint64_t base;
+    pid_t pid;
+    int ledger;
+    size_t i;
+
+    lane_cuda(0);
+    base = served_window(8, &memh);
+    ledger = vmml_ledger_fd(vmml_exporter.ledger);
+    lane_published(base, MANY * CHUNK, chunks, MANY);
+    pid = fork();
+    if (pid == 0) {
+        for (i = 0; i < 8; i++)
+            CHECK(!is_open(chunks[i].fd));
+        CHECK(!is_open(ledger));
+        CHECK(!lane_pack(memh, base, 8 * CHUNK, key));
+        lane_dereg(memh);
+        /* What the child opens now may get those numbers; its own child must
+         * not close them. */
+        CHECK(dup2(STDERR_FILENO, ledger) == ledger);
+        CHECK(dup2(STDERR_FILENO, chunks[0].fd) == chunks[0].fd);
+        pid = fork();
+        if (pid == 0) {
+            CHECK(is_open(ledger));
+            CHECK(is_open(chunks[0].fd));
+            _exit(0);
+        }
+        wait_for(pid);
+        _exit(0);
+    }
+    wait_for(pid);
+    CHECK_EQUAL(published(base, MANY * CHUNK), 8);
+    CHECK_EQUAL(pack(memh, base, 8 * CHUNK), VMML_REASON_NONE);
+    lane_dereg(memh);
+    CHECK(lane_wait(is_empty, &base));
+}
+
+static bool stop;
+
+static void *churn(void *arg)
+{
+    uint64_t base = *(uint64_t *)arg;
+    uint8_t bytes[KEY_SIZE];
+
+    while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
+        vmml_uct_mem_h memh = lane_reg(base, 4 * CHUNK);
+
+        CHECK(lane_pack(memh, base, 4 * CHUNK, bytes));
+        CHECK_CU(lane_unmap(base, CHUNK));
+        lane_map(base, CHUNK, 1);
+        CHECK(lane_pack(memh, base, 4 * CHUNK, bytes));
+        lane_dereg(memh);
+    }
+    return NULL;
+}
+
+static void forks_while_others_register(void)
+{
+    vmml_uct_mem_h memh;
+    pthread_t thread;
+    uint64_t base;
+    unsigned i;
+
+    lane_cuda(0);
+    base = served_window(4, &memh);
+    CHECK_EQUAL(pthread_create(&thread, NULL, churn, &base), 0);
+    for (i = 0; i < 200; i++) {
+        pid_t pid = fork();
+
+        if (pid == 0) {
+            /* None of these may wait for the other thread's locks. */
+            CHECK(!lane_pack(memh, base, CHUNK, key));
+            lane_dereg(memh);
+            CHECK_EQUAL(vmml_lane_own_window(0, 0), -1);
+            _exit(0);
+        }
+        wait_for(pid);
+    }
+    __atomic_store_n(&stop, true, __ATOMIC_RELAXED);
+    CHECK_EQUAL(pthread_join(thread, NULL), 0);
+    CHECK_EQUAL(pack(memh, base, 4 * CHUNK), VMML_REASON_NONE);
+    CHECK_EQUAL(published(base, MANY * CHUNK), 4);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct lane_test tests[] = {
+        LANE_TEST(pack_publishes_what_it_names),
+        LANE_TEST(one_key_for_every_part),
+        LANE_TEST(packs_cost_by_new_chunks),
+        LANE_TEST(old_key_material_is_rewritten),
+        LANE_TEST(foreign_key_is_left_alone),
+        LANE_TEST(unshareable_is_a_tombstone),
+        LANE_TEST(imported_is_a_tombstone),
+        LANE_TEST(hole_is_served_with_a_line),
+        LANE_TEST(border_of_a_reservation_is_a_tombstone),
+        LANE_TEST(other_device_is_a_tombstone),
+        LANE_TEST(fabric_memory),
+        LANE_TEST(no_descriptor_left_is_a_tombstone),
+        LANE_TEST(driver_failures_leave_nothing),
+        LANE_TEST(unmap_revokes_what_it_covers),
+        LANE_TEST(unmap_over_two_reservations),
+        LANE_TEST(refused_unmap_is_served_anew),
+        LANE_TEST(unseen_unmap_is_found_by_registration),
+        LANE_TEST(freed_reservation_is_retired),
+        LANE_TEST(reservation_replaced_unseen),
+        LANE_TEST(last_deregistration_makes_idle),
+        LANE_TEST(registration_in_time_keeps_chunks),
+        LANE_TEST(a_registration_per_message_exports_once),
+        LANE_TEST(many_registrations_over_few_chunks),
+        LANE_TEST(reused_memory_handle),
+        LANE_TEST(native_where_ucx_can),
+        LANE_TEST(native_stays_native),
+        LANE_TEST(native_never),
+        LANE_TEST(switched_off),
+        LANE_TEST(stands_down_when_ucx_walks),
+        LANE_TEST(child_publishes_nothing),
+        LANE_TEST(forks_while_others_register),
+    };
+
+    return lane_main(argc, argv, tests, sizeof(tests) / sizeof(tests[0]));
+}

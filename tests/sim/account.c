@@ -158,6 +158,9 @@ uint64_t sim_vram_used(int physical)
  * is slow. */
 bool sim_vram_has(int physical, size_t size)
 {
+    if (size > sim.config.vram) {
+        return false;
+    }
     return !sim.config.vram_limited ||
            sim_vram_used(physical) + size <= sim.config.vram;
 }

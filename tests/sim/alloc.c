@@ -103,8 +103,11 @@ static CUresult free_locked(CUdeviceptr ptr)
 {
     struct sim_range *range = sim_range_at(ptr);
 
-    if (range == NULL || range->node.start != ptr) {
+    if (range == NULL || range->node.start != ptr || range->freed) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (range->ctx != NULL && range->ctx->error != CUDA_SUCCESS) {
+        return range->ctx->error;
     }
     switch (range->kind) {
     case SIM_KIND_MALLOC:
@@ -127,26 +130,16 @@ CUresult sim_cuMemFree_v2(CUdeviceptr ptr)
     }
     sim_reenter("cuMemFree_v2", ptr, 0);
     /* cuMemFree waits for the work that may use the memory. */
-    result = sim_cuCtxSynchronize();
-    if (result != CUDA_SUCCESS) {
-        return result;
+    if (sim_ctx_current() != NULL) {
+        result = sim_cuCtxSynchronize();
+        if (result != CUDA_SUCCESS) {
+            return result;
+        }
     }
     sim_lock();
     result = free_locked(ptr);
     sim_unlock();
     return result;
-}
-
-static bool accessible(const struct sim_map *map)
-{
-    int i;
-
-    for (i = 0; i < SIM_MAX_DEVICES; i++) {
-        if (map->access[i] != CU_MEM_ACCESS_FLAGS_PROT_NONE) {
-            return true;
-        }
-    }
-    return map->host_access != CU_MEM_ACCESS_FLAGS_PROT_NONE;
 }
 
 CUresult sim_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size,
@@ -156,10 +149,15 @@ CUresult sim_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size,
     struct sim_map *map;
 
     sim_lock();
-    map = sim_map_at(ptr);
-    if (map != NULL && accessible(map)) {
+    map = sim_visible_map(ptr);
+    if (map != NULL && sim_map_allows(map, sim_ctx_current()->dev, false)) {
         if (base != NULL) {
-            *base = map->node.start;
+            /* Zero for memory on the host: measured. */
+            *base = map->range->kind == SIM_KIND_VMM &&
+                            map->phys->prop.location.type !=
+                                CU_MEM_LOCATION_TYPE_DEVICE
+                        ? 0
+                        : map->node.start;
         }
         if (size != NULL) {
             *size = map->node.size;

@@ -1,4 +1,4 @@
-/* Settings from the environment, read once at cuInit. README.md lists them. */
+/* Settings from the environment, read once. README.md lists them. */
 #include "internal.h"
 
 #include <stdio.h>
@@ -73,7 +73,7 @@ static void visible_devices(struct sim_config *config, int total)
     }
 }
 
-void sim_config_read(void)
+static void read_all(void)
 {
     struct sim_config *config = &sim.config;
     long long total = number("VMMLANE_SIM_DEVICES", 1);
@@ -96,4 +96,11 @@ void sim_config_read(void)
              domain == NULL ? "0" : domain);
     sim_set_copy_slice((size_t)number("VMMLANE_SIM_SLICE_KB", 256) << 10);
     sim_set_slice_delay((unsigned)number("VMMLANE_SIM_SLICE_DELAY_US", 0));
+}
+
+void sim_config_read(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, read_all);
 }

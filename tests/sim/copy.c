@@ -79,39 +79,38 @@ static void pace(void)
 
 /* ---- checks at the call ---- */
 
-static CUresult check_side(CUdeviceptr ptr, size_t n, bool device_only)
+/* An address that names no memory of the driver's is taken for the program's
+ * own where the call allows that, a hole in a reservation too: the process
+ * then dies of SIGSEGV, as with the real driver. */
+static bool check_side(CUdeviceptr ptr, size_t n, bool device_only,
+                       CUdevice dev, bool write, bool *mapped)
 {
     CUdeviceptr at = ptr;
     struct sim_map *map;
 
-    if (sim_range_at(ptr) == NULL) {
-        return device_only ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    *mapped = sim_visible_map(ptr) != NULL;
+    if (!*mapped) {
+        return !device_only;
     }
     while (at < ptr + n) {
-        map = sim_map_at(at);
-        if (map == NULL) {
-            return CUDA_ERROR_INVALID_VALUE;
+        map = sim_visible_map(at);
+        if (map == NULL || !sim_map_allows(map, dev, write)) {
+            return false;
         }
         at = map->node.start + map->node.size;
     }
-    return CUDA_SUCCESS;
+    return true;
 }
 
-CUresult sim_copy_check(const struct sim_copy *copy)
+CUresult sim_copy_check(struct sim_copy *copy, CUdevice dev)
 {
-    CUresult result;
-
-    result = check_side(copy->dst, copy->n, copy->dst_device);
-    if (result == CUDA_SUCCESS && !copy->set) {
-        result = check_side(copy->src, copy->n, copy->src_device);
+    if (!check_side(copy->dst, copy->n, copy->dst_device, dev, true,
+                    &copy->dst_mapped) ||
+        (!copy->set && !check_side(copy->src, copy->n, copy->src_device, dev,
+                                   false, &copy->src_mapped))) {
+        return CUDA_ERROR_INVALID_VALUE;
     }
-    return result;
-}
-
-bool sim_copy_pageable(const struct sim_copy *copy)
-{
-    return sim_range_at(copy->dst) == NULL ||
-           (!copy->set && sim_range_at(copy->src) == NULL);
+    return CUDA_SUCCESS;
 }
 
 /* ---- one side of a slice ---- */
@@ -124,30 +123,20 @@ struct side {
     uint64_t buffer_id;
 };
 
-static bool allowed(const struct sim_map *map, CUdevice dev, bool write)
-{
-    unsigned need = write ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-                          : CU_MEM_ACCESS_FLAGS_PROT_READ;
-
-    /* Only VMM memory has rights of its own. */
-    return map->range->kind != SIM_KIND_VMM ||
-           (map->access[dev] & need) == need;
-}
-
 static bool side_open(struct side *side, CUdeviceptr at, size_t n, bool device,
                       CUdevice dev, bool write)
 {
-    struct sim_map *map = sim_map_at(at);
+    struct sim_map *map = device ? sim_map_at(at) : NULL;
     size_t left;
 
     memset(side, 0, sizeof(*side));
     side->at = at;
     side->n = n;
-    if (map == NULL) {
+    if (!device) {
         side->host = (char *)(uintptr_t)at;
-        return !device;
+        return true;
     }
-    if (!allowed(map, dev, write)) {
+    if (map == NULL || !sim_map_allows(map, dev, write)) {
         return false;
     }
     left = map->node.size - (size_t)(at - map->node.start);
@@ -316,8 +305,8 @@ static CUresult check_batch(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes,
     for (i = 0; i < count && result == CUDA_SUCCESS; i++) {
         struct sim_copy copy = {.dst = dsts[i], .src = srcs[i], .n = sizes[i]};
 
-        result =
-            sizes[i] == 0 ? CUDA_ERROR_INVALID_VALUE : sim_copy_check(&copy);
+        result = sizes[i] == 0 ? CUDA_ERROR_INVALID_VALUE
+                               : sim_copy_check(&copy, sim_ctx_current()->dev);
     }
     sim_unlock();
     return result;

@@ -18,6 +18,13 @@ CUcontext sim_ctx_current(void)
     return depth == 0 ? NULL : stack[depth - 1];
 }
 
+/* A primary context may be named while it is inactive. */
+static bool nameable(CUcontext ctx)
+{
+    return (ctx >= primary && ctx < primary + sim.config.devices) ||
+           sim_ctx_valid(ctx);
+}
+
 static bool valid_locked(CUcontext ctx)
 {
     struct CUctx_st *at;
@@ -71,6 +78,8 @@ static void ctx_end(struct CUctx_st *ctx)
 
 CUresult sim_cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
 {
+    CUresult result = CUDA_SUCCESS;
+
     if (ctx == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -78,13 +87,18 @@ CUresult sim_cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
         return CUDA_ERROR_INVALID_DEVICE;
     }
     sim_lock();
-    if (primary[dev].retained++ == 0 && !primary[dev].live) {
-        primary[dev].primary = true;
-        ctx_start(&primary[dev], dev, primary[dev].flags);
+    if (!primary[dev].live && sim.fatal != CUDA_SUCCESS) {
+        result = sim.fatal;
+    } else {
+        primary[dev].retained++;
+        *ctx = &primary[dev];
+        if (!primary[dev].live) {
+            primary[dev].primary = true;
+            ctx_start(&primary[dev], dev, primary[dev].flags);
+        }
     }
     sim_unlock();
-    *ctx = &primary[dev];
-    return CUDA_SUCCESS;
+    return result;
 }
 
 CUresult sim_cuDevicePrimaryCtxRelease_v2(CUdevice dev)
@@ -166,6 +180,7 @@ static CUresult push(CUcontext ctx)
 CUresult sim_cuCtxCreate_v2(CUcontext *ctx, unsigned int flags, CUdevice dev)
 {
     struct CUctx_st *made;
+    CUresult result;
 
     if (ctx == NULL || (flags & ~CU_CTX_FLAGS_MASK) != 0) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -178,8 +193,15 @@ CUresult sim_cuCtxCreate_v2(CUcontext *ctx, unsigned int flags, CUdevice dev)
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     sim_lock();
-    ctx_start(made, dev, flags);
+    result = sim.fatal;
+    if (result == CUDA_SUCCESS) {
+        ctx_start(made, dev, flags);
+    }
     sim_unlock();
+    if (result != CUDA_SUCCESS) {
+        sim_free(made, sizeof(*made));
+        return result;
+    }
     *ctx = made;
     return push(made);
 }
@@ -221,7 +243,7 @@ CUresult sim_cuCtxDestroy_v2(CUcontext ctx)
 
 CUresult sim_cuCtxPushCurrent_v2(CUcontext ctx)
 {
-    if (ctx == NULL || !sim_ctx_valid(ctx)) {
+    if (ctx == NULL || !nameable(ctx)) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     return push(ctx);
@@ -241,7 +263,7 @@ CUresult sim_cuCtxPopCurrent_v2(CUcontext *ctx)
 
 CUresult sim_cuCtxSetCurrent(CUcontext ctx)
 {
-    if (ctx != NULL && !sim_ctx_valid(ctx)) {
+    if (ctx != NULL && !nameable(ctx)) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     if (depth > 0) {
@@ -276,6 +298,9 @@ CUresult sim_cuCtxGetFlags(unsigned int *flags)
     if (flags == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    if (sim_ctx_current() == NULL) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
     *flags = sim_ctx_current()->flags;
     return CUDA_SUCCESS;
 }
@@ -284,6 +309,9 @@ CUresult sim_cuCtxSetFlags(unsigned int flags)
 {
     if ((flags & ~CU_CTX_FLAGS_MASK) != 0) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (sim_ctx_current() == NULL) {
+        return CUDA_ERROR_INVALID_CONTEXT;
     }
     sim_ctx_current()->flags = flags;
     return CUDA_SUCCESS;

@@ -57,9 +57,7 @@ CUresult sim_cuDriverGetVersion(int *version)
     if (version == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (!__atomic_load_n(&sim.initialised, __ATOMIC_ACQUIRE)) {
-        sim_cuInit(0);
-    }
+    sim_config_read();
     *version = sim.config.driver_version;
     return CUDA_SUCCESS;
 }

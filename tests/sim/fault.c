@@ -173,6 +173,14 @@ void sim_reenter(const char *name, CUdeviceptr ptr, size_t size)
     }
 }
 
+void sim_crash(const char *why)
+{
+    fprintf(stderr,
+            "simulated driver: %s, which ends a process on the real one\n",
+            why);
+    abort();
+}
+
 /* ---- exported controls ---- */
 
 SIM_EXPORT void sim_set_reentry(sim_reentry_fn fn, void *arg)

@@ -159,7 +159,7 @@ struct sim_range {
     unsigned host_flags;  /* SIM_KIND_HOST */
     bool host_registered; /* SIM_KIND_HOST */
     struct CUmemPoolHandle_st *pool;
-    unsigned sync_memops;
+    bool freed; /* by cuMemFreeAsync: queued work alone may still use it */
 };
 
 struct sim_map {
@@ -180,6 +180,8 @@ struct sim_state {
     struct sim_tree ranges, maps;
     uint64_t next_buffer_id, next_block_id, next_ctx_id, next_stream_id;
     struct CUctx_st *ctxs;
+    /* After a fault no context can be made in the process any more. */
+    CUresult fatal;
 };
 
 extern struct sim_state sim;
@@ -189,6 +191,10 @@ void sim_unlock(void);
 
 struct sim_range *sim_range_at(CUdeviceptr ptr);
 struct sim_map *sim_map_at(CUdeviceptr ptr);
+/* The same, but for memory that the program has freed. */
+struct sim_map *sim_visible_map(CUdeviceptr ptr);
+/* Whether a device may use the mapping so. */
+bool sim_map_allows(const struct sim_map *map, CUdevice dev, bool write);
 
 /* New physical memory with a label. NULL with *result set on failure. */
 struct sim_phys *sim_phys_new(enum sim_kind kind, size_t size,
@@ -196,6 +202,8 @@ struct sim_phys *sim_phys_new(enum sim_kind kind, size_t size,
                               CUresult *result);
 /* Takes over fd. NULL with *result set where it is not memory of this kind. */
 struct sim_phys *sim_phys_import(int fd, enum sim_kind kind, CUresult *result);
+/* Whether a handle of this value was ever given out. */
+bool sim_handle_was_given(uint64_t handle);
 /* Frees it when nothing refers to it any more. */
 void sim_phys_check(struct sim_phys *phys);
 /* Opens another process's memfd and checks that it is the one meant. -1. */
@@ -271,9 +279,9 @@ CUstream sim_per_thread_stream(CUstream stream);
 void sim_streams_drop_ctx(CUcontext ctx);
 /* Does one copy for a context of this device. */
 CUresult sim_copy_run(CUdevice dev, const struct sim_copy *copy);
-/* INVALID_VALUE at the call where a copy would touch a hole. */
-CUresult sim_copy_check(const struct sim_copy *copy);
-bool sim_copy_pageable(const struct sim_copy *copy);
+/* Says which sides are the driver's memory; INVALID_VALUE where a copy would
+ * touch a hole, or memory that the device has no right to. */
+CUresult sim_copy_check(struct sim_copy *copy, CUdevice dev);
 
 /* ---- pools (pool.c) ---- */
 
@@ -284,6 +292,8 @@ CUresult sim_pool_free(struct sim_range *range);
 CUresult sim_enter(enum sim_id id, enum sim_need need);
 void sim_reenter(const char *name, CUdeviceptr ptr, size_t size);
 void sim_fault_init(void);
+/* Ends the process, where the real driver does so with SIGSEGV. */
+__attribute__((noreturn)) void sim_crash(const char *why);
 /* VMMLANE_SIM_TRACE: 1 calls that fail, 2 all calls, on standard error. */
 extern int sim_tracing;
 void sim_trace(enum sim_id id, CUresult result);

@@ -44,7 +44,7 @@ CUresult sim_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
         return CUDA_ERROR_INVALID_VALUE;
     }
     sim_lock();
-    map = sim_map_at(ptr);
+    map = sim_visible_map(ptr);
     if (map != NULL && map->range->kind != SIM_KIND_MALLOC) {
         map = NULL;
     }

@@ -53,6 +53,21 @@ struct sim_map *sim_map_at(CUdeviceptr ptr)
     return (struct sim_map *)sim_tree_find(&sim.maps, ptr);
 }
 
+struct sim_map *sim_visible_map(CUdeviceptr ptr)
+{
+    struct sim_map *map = sim_map_at(ptr);
+
+    return map == NULL || map->range->freed ? NULL : map;
+}
+
+bool sim_map_allows(const struct sim_map *map, CUdevice dev, bool write)
+{
+    unsigned need = write ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                          : CU_MEM_ACCESS_FLAGS_PROT_READ;
+
+    return (map->access[dev] & need) == need;
+}
+
 /* ---- handles: small numbers, the last one freed is the next one given ---- */
 
 #define HANDLE_BASE 0x5100000000ull
@@ -60,6 +75,11 @@ struct sim_map *sim_map_at(CUdeviceptr ptr)
 static uint64_t *free_handles;
 static size_t free_count, free_room;
 static uint64_t next_handle = HANDLE_BASE;
+
+bool sim_handle_was_given(uint64_t handle)
+{
+    return handle > HANDLE_BASE && handle <= next_handle && handle % 16 == 0;
+}
 
 static uint64_t handle_new(void)
 {
@@ -233,7 +253,7 @@ static int visible_number(uint32_t physical)
             return i;
         }
     }
-    return -1;
+    return CU_DEVICE_INVALID; /* hidden: it can be used all the same */
 }
 
 static void prop_from_label(CUmemAllocationProp *prop,
@@ -253,7 +273,7 @@ struct sim_phys *sim_phys_import(int fd, enum sim_kind kind, CUresult *result)
     struct sim_phys *phys = sim_zalloc(sizeof(*phys));
     int dev;
 
-    *result = CUDA_ERROR_INVALID_VALUE;
+    *result = CUDA_ERROR_UNKNOWN;
     if (phys == NULL) {
         close(fd);
         *result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -267,11 +287,6 @@ struct sim_phys *sim_phys_import(int fd, enum sim_kind kind, CUresult *result)
         return NULL;
     }
     dev = visible_number(phys->label.device);
-    if (dev < 0) {
-        *result = CUDA_ERROR_INVALID_DEVICE; /* assumed */
-        phys_drop(phys);
-        return NULL;
-    }
     phys->size = phys->label.size;
     prop_from_label(&phys->prop, &phys->label, dev);
     if (!phys_inode(phys) || !phys_alias(phys)) {

@@ -125,12 +125,11 @@ static CUresult check_pool_props(const CUmemPoolProps *props)
     if (!sim_dev_valid(props->location.id)) {
         return CUDA_ERROR_INVALID_DEVICE;
     }
-    if ((props->handleTypes & CU_MEM_HANDLE_TYPE_FABRIC) == 0 ||
-        sim.config.fabric == SIM_FABRIC_ON) {
-        return CUDA_SUCCESS;
+    if ((props->handleTypes & CU_MEM_HANDLE_TYPE_FABRIC) != 0 &&
+        sim.config.fabric == SIM_FABRIC_OFF) {
+        return CUDA_ERROR_NOT_SUPPORTED;
     }
-    return sim.config.fabric == SIM_FABRIC_LYING ? CUDA_ERROR_NOT_PERMITTED
-                                                 : CUDA_ERROR_NOT_SUPPORTED;
+    return CUDA_SUCCESS;
 }
 
 CUresult sim_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
@@ -313,6 +312,10 @@ static CUresult alloc_locked(CUdeviceptr *ptr, size_t size, CUmemoryPool pool)
     if (pool == NULL || pool->imported || pool->destroyed) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    if ((pool->props.handleTypes & CU_MEM_HANDLE_TYPE_FABRIC) != 0 &&
+        sim.config.fabric != SIM_FABRIC_ON) {
+        return CUDA_ERROR_NOT_PERMITTED; /* assumed: the pool itself is made */
+    }
     memset(&prop, 0, sizeof(prop));
     prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     prop.requestedHandleTypes = pool->props.handleTypes;
@@ -387,12 +390,15 @@ CUresult sim_pool_free(struct sim_range *range)
     return CUDA_SUCCESS;
 }
 
-static bool freeable(CUdeviceptr ptr)
+static struct sim_range *freeable(CUdeviceptr ptr)
 {
     struct sim_range *range = sim_range_at(ptr);
 
     return range != NULL && range->node.start == ptr &&
-           (range->kind == SIM_KIND_POOL || range->kind == SIM_KIND_MALLOC);
+                   (range->kind == SIM_KIND_POOL ||
+                    range->kind == SIM_KIND_MALLOC)
+               ? range
+               : NULL;
 }
 
 static void free_now(void *arg)
@@ -401,7 +407,7 @@ static void free_now(void *arg)
     struct sim_range *range;
 
     sim_lock();
-    range = freeable(ptr) ? sim_range_at(ptr) : NULL;
+    range = freeable(ptr);
     if (range != NULL && range->kind == SIM_KIND_POOL) {
         sim_pool_free(range);
     } else if (range != NULL) {
@@ -412,14 +418,20 @@ static void free_now(void *arg)
 
 CUresult sim_cuMemFreeAsync(CUdeviceptr ptr, CUstream stream)
 {
-    bool good;
+    struct sim_range *range;
 
     sim_reenter("cuMemFreeAsync", ptr, 0);
     sim_lock();
-    good = freeable(ptr);
+    range = freeable(ptr);
+    if (range != NULL && range->freed) {
+        range = NULL;
+    } else if (range != NULL) {
+        range->freed = true;
+    }
     sim_unlock();
-    return good ? sim_stream_call(stream, free_now, (void *)(uintptr_t)ptr)
-                : CUDA_ERROR_INVALID_VALUE;
+    return range == NULL
+               ? CUDA_ERROR_INVALID_VALUE
+               : sim_stream_call(stream, free_now, (void *)(uintptr_t)ptr);
 }
 
 CUresult sim_cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream stream)
@@ -631,7 +643,7 @@ CUresult sim_cuMemPoolExportPointer(CUmemPoolPtrExportData *out,
         return CUDA_ERROR_INVALID_VALUE;
     }
     sim_lock();
-    map = sim_map_at(ptr);
+    map = sim_visible_map(ptr);
     if (map != NULL && map->range->kind == SIM_KIND_POOL &&
         map->node.start == ptr && !map->range->pool->imported &&
         map->range->pool->fd >= 0) {

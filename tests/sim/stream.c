@@ -99,6 +99,7 @@ static void fail_ctx(struct CUstream_st *stream, CUresult result)
     if (stream->ctx->id == stream->ctx_id &&
         stream->ctx->error == CUDA_SUCCESS) {
         __atomic_store_n(&stream->ctx->error, result, __ATOMIC_RELEASE);
+        sim.fatal = result;
     }
 }
 
@@ -327,7 +328,10 @@ static CUresult stream_of(CUstream handle, CUstream *stream)
         return *stream == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
     }
     *stream = find_stream(handle);
-    return *stream == NULL ? CUDA_ERROR_INVALID_HANDLE : (*stream)->ctx->error;
+    if (*stream == NULL) {
+        sim_crash("use of a stream that does not exist");
+    }
+    return (*stream)->ctx->error;
 }
 
 CUstream sim_per_thread_stream(CUstream stream)
@@ -434,16 +438,15 @@ CUresult sim_stream_copy(CUstream handle, const struct sim_copy *copy,
     sim_lock();
     result = stream_of(handle, &stream);
     if (result == CUDA_SUCCESS) {
-        result = sim_copy_check(copy);
+        result = sim_copy_check(&op.copy, stream->ctx->dev);
     }
     if (result == CUDA_SUCCESS) {
-        op.copy.dst_mapped = sim_range_at(copy->dst) != NULL;
-        op.copy.src_mapped = sim_range_at(copy->src) != NULL;
         result = enqueue(stream, &op, &ticket);
     }
     /* The caller of an asynchronous copy from or to pageable memory may use
      * its buffer as soon as the call returns. */
-    if (result == CUDA_SUCCESS && (wait || sim_copy_pageable(copy))) {
+    if (result == CUDA_SUCCESS && (wait || !op.copy.dst_mapped ||
+                                   (!op.copy.set && !op.copy.src_mapped))) {
         result = wait_for(stream, ticket);
     }
     sim_unlock();
@@ -510,6 +513,9 @@ CUresult sim_cuStreamDestroy_v2(CUstream handle)
         stream_end(stream);
     }
     sim_unlock();
+    if (stream == NULL && (uintptr_t)handle > 2) {
+        sim_crash("use of a stream that does not exist");
+    }
     return stream == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
 }
 

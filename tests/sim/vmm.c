@@ -20,7 +20,7 @@ CUresult sim_cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t align,
     struct sim_range *range;
 
     if (ptr == NULL || size == 0 || !granular(size) || flags != 0 ||
-        (align & (align - 1)) != 0) {
+        (align & (align - 1)) != 0 || !granular(addr)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     va = sim_va_reserve(size, align, addr);
@@ -106,10 +106,10 @@ static void handle_withdraw(CUmemGenericAllocationHandle handle)
 static CUresult check_prop(const CUmemAllocationProp *prop)
 {
     int types = prop->requestedHandleTypes;
-    int known =
-        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC;
+    int refused = CU_MEM_HANDLE_TYPE_WIN32 | CU_MEM_HANDLE_TYPE_WIN32_KMT;
 
-    if (prop->type != CU_MEM_ALLOCATION_TYPE_PINNED || (types & ~known) != 0) {
+    /* Bits that it does not know are let through. */
+    if (prop->type != CU_MEM_ALLOCATION_TYPE_PINNED || (types & refused) != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     switch ((int)prop->location.type) {
@@ -177,6 +177,9 @@ CUresult sim_cuMemRelease(CUmemGenericAllocationHandle handle)
         sim_phys_check(phys);
     }
     sim_unlock();
+    if (phys == NULL && handle != 0 && !sim_handle_was_given(handle)) {
+        sim_crash("cuMemRelease of a value that never was a handle");
+    }
     return phys == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
@@ -285,7 +288,7 @@ static struct sim_phys *import_fd(int fd, CUresult *result)
     struct sim_label label;
     int mine;
 
-    *result = CUDA_ERROR_INVALID_VALUE;
+    *result = fd == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_UNKNOWN;
     if (!sim_read_label(fd, &label) || label.kind != SIM_KIND_VMM ||
         label.node != sim.config.node) {
         return NULL;
@@ -351,7 +354,7 @@ static CUresult map_locked(CUdeviceptr ptr, size_t size, size_t offset,
 
     if (phys == NULL || range == NULL || range->kind != SIM_KIND_VMM ||
         size > range->node.start + range->node.size - ptr ||
-        offset + size > phys->size || anything_mapped(ptr, size)) {
+        anything_mapped(ptr, size)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (offset != 0 || size != phys->size) {
@@ -381,6 +384,47 @@ CUresult sim_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
     return result;
 }
 
+static bool on_host(const struct sim_map *map)
+{
+    return map->phys->prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE;
+}
+
+/* Memory that lies on the host can be made readable for the CPU, at its own
+ * address. */
+static void cpu_view(struct sim_map *map, bool on)
+{
+    void *at = (void *)(uintptr_t)map->node.start;
+
+    if (on) {
+        sim_sys_mmap(at, map->node.size, PROT_READ | PROT_WRITE,
+                     MAP_SHARED | MAP_FIXED, map->phys->fd, 0);
+    } else if (map->host_access != CU_MEM_ACCESS_FLAGS_PROT_NONE) {
+        sim_sys_mmap(at, map->node.size, PROT_NONE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+                     -1, 0);
+    }
+}
+
+/* Whether no mapping lies in the range in part, and only VMM ones at all.
+ * Holes do not matter to cuMemUnmap. */
+static bool can_unmap(CUdeviceptr ptr, size_t size)
+{
+    struct sim_range *range = sim_range_at(ptr);
+    struct sim_node *node = sim_tree_from(&sim.maps, ptr);
+
+    if (range == NULL || range->kind != SIM_KIND_VMM) {
+        return false;
+    }
+    while (node != NULL && node->start < ptr + size) {
+        if (((struct sim_map *)node)->range->kind != SIM_KIND_VMM ||
+            node->start < ptr || node->start + node->size > ptr + size) {
+            return false;
+        }
+        node = sim_tree_from(&sim.maps, node->start + node->size);
+    }
+    return true;
+}
+
 /* Whether whole VMM mappings fill the range without a hole. */
 static bool whole_mappings(CUdeviceptr ptr, size_t size)
 {
@@ -401,16 +445,18 @@ static bool whole_mappings(CUdeviceptr ptr, size_t size)
 CUresult sim_cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
     CUresult result = CUDA_ERROR_INVALID_VALUE;
-    CUdeviceptr at, next;
-    struct sim_map *map;
+    struct sim_node *node;
 
+    if (size == 0 || !granular(ptr) || !granular(size)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     sim_reenter("cuMemUnmap", ptr, size);
     sim_lock();
-    if (whole_mappings(ptr, size)) {
-        for (at = ptr; at < ptr + size; at = next) {
-            map = sim_map_at(at);
-            next = at + map->node.size;
-            sim_map_free(map);
+    if (can_unmap(ptr, size)) {
+        while ((node = sim_tree_from(&sim.maps, ptr)) != NULL &&
+               node->start < ptr + size) {
+            cpu_view((struct sim_map *)node, false);
+            sim_map_free((struct sim_map *)node);
         }
         result = CUDA_SUCCESS;
     }
@@ -432,8 +478,7 @@ static bool desc_valid(const CUmemAccessDesc *desc)
 /* Whether a device may be given access to this memory (assumed). */
 static bool reachable(const struct sim_map *map, int dev)
 {
-    return sim.config.peer ||
-           map->phys->prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+    return sim.config.peer || on_host(map) ||
            map->phys->prop.location.id == dev;
 }
 
@@ -450,6 +495,10 @@ static CUresult check_access(CUdeviceptr ptr, size_t size,
     for (at = ptr; at < ptr + size; at += map->node.size) {
         map = sim_map_at(at);
         for (i = 0; i < count; i++) {
+            if (desc[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE &&
+                !on_host(map)) {
+                return CUDA_ERROR_NOT_SUPPORTED;
+            }
             if (desc[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
                 desc[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE &&
                 !reachable(map, desc[i].location.id)) {
@@ -473,6 +522,7 @@ static void apply_access(CUdeviceptr ptr, size_t size,
             if (desc[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
                 map->access[desc[i].location.id] = (unsigned char)desc[i].flags;
             } else {
+                cpu_view(map, desc[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE);
                 map->host_access = (unsigned char)desc[i].flags;
             }
         }
@@ -516,10 +566,8 @@ CUresult sim_cuMemGetAccess(unsigned long long *flags,
         return CUDA_ERROR_INVALID_VALUE;
     }
     sim_lock();
-    map = sim_map_at(ptr);
-    if (map != NULL && map->range->kind != SIM_KIND_VMM) {
-        map = NULL;
-    }
+    map = sim_visible_map(ptr);
+    *flags = 0;
     if (map != NULL) {
         *flags = device ? map->access[location->id] : map->host_access;
     }
@@ -536,9 +584,9 @@ static bool mapped_through(CUdeviceptr ptr, size_t size)
     struct sim_map *map;
 
     while (at < ptr + size) {
-        map = sim_map_at(at);
+        map = sim_visible_map(at);
         if (map == NULL || map->range->kind == SIM_KIND_HOST ||
-            map->range->kind == SIM_KIND_MANAGED) {
+            map->range->kind == SIM_KIND_MANAGED || on_host(map)) {
             return false;
         }
         at = map->node.start + map->node.size;
@@ -546,8 +594,8 @@ static bool mapped_through(CUdeviceptr ptr, size_t size)
     return size > 0;
 }
 
-/* The descriptor has the size of the range and pins its first memory: a real
- * one pins all of it. */
+/* The descriptor has the size of the range and no more: nobody here can map
+ * a dmabuf. */
 static int dmabuf_fd(size_t size)
 {
     int fd = memfd_create("vmmlane-sim-dmabuf", MFD_CLOEXEC);

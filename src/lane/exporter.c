@@ -206,7 +206,7 @@ void vmml_lane_fork_child(void)
         }
     }
     if (vmml_exporter.ledger != NULL)
-        vmml_fd_close(vmml_ledger_fd(vmml_exporter.ledger));
+        vmml_ledger_close_descriptors(vmml_exporter.ledger);
     vmml_idle_forget();
     pthread_mutex_init(&vmml_exporter.lock, NULL);
 }

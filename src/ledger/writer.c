@@ -13,15 +13,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/fd.h"
+
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010 /* Linux 5.1 */
 #endif
 
 /* Parts of the file are allocated in steps of this many bytes. */
 #define GROWTH_STEP 65536ul
-
-/* Descriptors lie above what applications expect to get (select()'s limit). */
-#define HIGH_FD 1024
 
 #define NONE VMML_LEDGER_NONE
 
@@ -69,17 +68,6 @@ static void lock(_Atomic uint32_t *sequence)
 static void unlock(_Atomic uint32_t *sequence)
 {
     PUT(*sequence, GET(*sequence) + 1);
-}
-
-/* Move a descriptor up where the limit allows; else leave it where it is. */
-static int move_high(int fd)
-{
-    int high = fcntl(fd, F_DUPFD_CLOEXEC, HIGH_FD);
-
-    if (high < 0)
-        return fd;
-    close(fd);
-    return high;
 }
 
 static int read_start_time(uint64_t *start_time)
@@ -160,7 +148,7 @@ static int open_read_only(int write_fd)
 
     snprintf(path, sizeof(path), "/proc/self/fd/%d", write_fd);
     fd = open(path, O_RDONLY | O_CLOEXEC);
-    return fd < 0 ? -errno : move_high(fd);
+    return fd < 0 ? -errno : vmml_fd_raise(fd);
 }
 
 static int make_file(struct vmml_ledger *ledger)
@@ -171,7 +159,9 @@ static int make_file(struct vmml_ledger *ledger)
     fd = memfd_create("vmmlane-ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return -errno;
-    ledger->write_fd = move_high(fd);
+    ledger->write_fd = vmml_fd_raise(fd);
+    if (ledger->write_fd < 0)
+        return ledger->write_fd;
     if (fchmod(ledger->write_fd, 0400) != 0 ||
         ftruncate(ledger->write_fd, VMML_LEDGER_FILE_SIZE) != 0)
         return -errno;
@@ -236,14 +226,18 @@ int vmml_ledger_create(struct vmml_ledger **ledger)
     return 0;
 }
 
+void vmml_ledger_close_descriptors(struct vmml_ledger *ledger)
+{
+    vmml_fd_close(ledger->write_fd);
+    vmml_fd_close(ledger->read_fd);
+    ledger->write_fd = ledger->read_fd = -1;
+}
+
 void vmml_ledger_destroy(struct vmml_ledger *ledger)
 {
     if (ledger->map != NULL)
         munmap(ledger->map, VMML_LEDGER_FILE_SIZE);
-    if (ledger->write_fd >= 0)
-        close(ledger->write_fd);
-    if (ledger->read_fd >= 0)
-        close(ledger->read_fd);
+    vmml_ledger_close_descriptors(ledger);
     free(ledger->private);
     free(ledger->links);
     free(ledger);

@@ -631,7 +631,8 @@ void vmml_order_forget(void)
 {
     const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
 
+    /* Not the pages that were never touched. */
+    memset(slots, 0, GET(order.used) * sizeof(*slots));
     memset(&order, 0, sizeof(order));
-    memset(slots, 0, sizeof(slots));
     mutex = fresh;
 }

@@ -515,35 +515,70 @@ static void test_no_writer_through_proc(void **state)
     close(fd);
 }
 
+/* Make a ledger under a limit of so many descriptors; in a child, since the
+ * hard limit does not rise again. Returns vmml_ledger_create()'s answer, or 1
+ * where the descriptors are not where they should be. */
+static int create_limited(rlim_t soft, rlim_t hard, int lowest)
+{
+    const struct rlimit limit = {soft, hard};
+    struct vmml_ledger *ledger;
+    int status, wait_status, before;
+    pid_t child = fork();
+
+    assert_true(child >= 0);
+    if (child != 0) {
+        assert_int_equal(waitpid(child, &wait_status, 0), child);
+        assert_true(WIFEXITED(wait_status));
+        return -WEXITSTATUS(wait_status);
+    }
+    before = dup(0);
+    close(before);
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
+        _exit(77);
+    status = vmml_ledger_create(&ledger);
+    if (status == 0) {
+        if (vmml_ledger_fd(ledger) < lowest ||
+            (lowest >= 1024 && dup(0) != before))
+            _exit(100);
+        close(lowest >= 1024 ? before : -1);
+        vmml_ledger_destroy(ledger);
+    }
+    /* Nothing is left open, after a failure neither. */
+    if (dup(0) != before)
+        _exit(101);
+    _exit(-status);
+}
+
 static void test_descriptors_lie_high(void **state)
 {
-    struct rlimit limit, low;
-    struct vmml_ledger *ledger;
+    struct rlimit limit;
     int before = dup(0);
 
     assert_true(before >= 0);
     close(before);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
-    if (limit.rlim_cur > 1026) {
-        assert_int_equal(vmml_ledger_create(&ledger), 0);
-        assert_true(vmml_ledger_fd(ledger) >= 1024);
-        assert_int_equal(dup(0), before);
-        close(before);
-        vmml_ledger_destroy(ledger);
-    }
-    low = limit;
-    low.rlim_cur = (rlim_t)before + 2;
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
-    assert_int_equal(vmml_ledger_create(&ledger), -EMFILE);
-    low.rlim_cur = (rlim_t)before + 3;
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
-    assert_int_equal(vmml_ledger_create(&ledger), 0);
-    assert_true(vmml_ledger_fd(ledger) < 1024);
-    vmml_ledger_destroy(ledger);
-    /* Nothing is left open, after failures neither. */
-    assert_int_equal(dup(0), before);
-    close(before);
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    if (limit.rlim_max >= 2048)
+        assert_int_equal(create_limited(256, limit.rlim_max, 1024), 0);
+    /* Two descriptors, and 64 that stay free for the application. */
+    assert_int_equal(
+        create_limited((rlim_t)before + 66, (rlim_t)before + 66, before), 0);
+    assert_int_equal(
+        create_limited((rlim_t)before + 65, (rlim_t)before + 65, before),
+        -EMFILE);
+    assert_int_equal(
+        create_limited((rlim_t)before + 64, (rlim_t)before + 64, before),
+        -EMFILE);
+}
+
+static void test_descriptors_closed_in_child(void **state)
+{
+    struct pair *pair = *state;
+    int before = vmml_ledger_fd(pair->ledger);
+
+    vmml_ledger_close_descriptors(pair->ledger);
+    assert_int_equal(vmml_ledger_fd(pair->ledger), -1);
+    assert_int_equal(fcntl(before, F_GETFD), -1);
+    assert_int_equal(errno, EBADF);
 }
 
 static void test_wrong_nonce(void **state)
@@ -690,6 +725,7 @@ int main(void)
         TEST(test_descriptor),
         TEST(test_no_writer_through_proc),
         TEST(test_descriptors_lie_high),
+        TEST(test_descriptors_closed_in_child),
         TEST(test_wrong_nonce),
         cmocka_unit_test(test_two_processes),
     };

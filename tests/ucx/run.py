@@ -247,6 +247,9 @@ def run_case(case, options, clients):
                        shim=options.shim if has_shim else None,
                        environment=case.environment)
              for version, has_shim in zip(case.versions, case.shims)]
+    for side, visible in zip(sides, options.visible or ()):
+        side.environment = {**side.environment,
+                            "CUDA_VISIBLE_DEVICES": visible}
     arguments = [*case.arguments, "--growth", str(options.sizes.growth),
                  "--reps", str(options.reps)]
     if options.verbose:
@@ -299,6 +302,8 @@ def parse_options():
     parser.add_argument("--build", default=os.environ.get(
         "VMMLANE_UCX_BUILD", str(pair.CACHE / "ucx-client")),
         help="where the clients are compiled")
+    parser.add_argument("--visible", nargs=2, metavar=("E", "I"),
+                        help="CUDA_VISIBLE_DEVICES of exporter and importer")
     parser.add_argument("--verbose", action="store_true")
     return parser.parse_args()
 

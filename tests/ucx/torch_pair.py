@@ -26,6 +26,7 @@ import pair
 MIB = 1 << 20
 MIX = -2960836687051489133
 ROUNDS = [(1, 512 * MIB), (820, 4 * MIB), (1, 512 * MIB)]
+SMALL = [(1, 64 * MIB), (82, 4 * MIB), (1, 64 * MIB)]
 
 
 # ---- bytes, made and compared on the GPU ----
@@ -158,7 +159,8 @@ def importer(channel, options):
     torch.zeros(1, device="cuda")
     agent = nixl_pair.agent_of("importer")
     wrong = 0
-    for number, (count, size) in enumerate(ROUNDS * options.rounds):
+    for number, (count, size) in enumerate(
+            (SMALL if options.small else ROUNDS) * options.rounds):
         wrong += one_round(channel, torch, agent, count, size,
                            100000 * (number + 1), options)
     nixl_pair.send(channel, ("quit",))
@@ -169,7 +171,7 @@ def importer(channel, options):
 # ---- starting them ----
 
 
-def environment_of(options):
+def environment_of(options, role):
     env = dict(os.environ)
     env.pop("LD_PRELOAD", None)
     if options.shim:
@@ -179,6 +181,9 @@ def environment_of(options):
     # Without NVLink UCX switches GET over cuda_ipc off.
     env["UCX_CUDA_IPC_ENABLE_GET_ZCOPY"] = "y"
     env["NIXL_LOG_LEVEL"] = "WARN"
+    if options.visible:
+        number = ("exporter", "importer").index(role)
+        env["CUDA_VISIBLE_DEVICES"] = options.visible[number]
     return env
 
 
@@ -187,9 +192,10 @@ def start(role, own, options, log):
                str(own.fileno()), "--segments", options.segments]
     for name in ("rounds", "reps", "timeout"):
         command += [f"--{name}", str(getattr(options, name))]
-    if options.grow:
-        command.append("--grow")
-    return subprocess.Popen(command, env=environment_of(options),
+    for name in ("grow", "small"):
+        if getattr(options, name):
+            command.append(f"--{name}")
+    return subprocess.Popen(command, env=environment_of(options, role),
                             pass_fds=[own.fileno()], stdin=subprocess.DEVNULL,
                             stdout=log, stderr=subprocess.STDOUT,
                             start_new_session=True)
@@ -226,6 +232,10 @@ def parse_options():
     parser.add_argument("--reps", type=int, default=5)
     parser.add_argument("--grow", action="store_true",
                         help="a thread of the exporter allocates meanwhile")
+    parser.add_argument("--visible", nargs=2, metavar=("E", "I"),
+                        help="CUDA_VISIBLE_DEVICES of exporter and importer")
+    parser.add_argument("--small", action="store_true",
+                        help="64 MiB and 82 tensors, for slow lanes")
     parser.add_argument("--timeout", type=float, default=120)
     parser.add_argument("--role", choices=["exporter", "importer"])
     parser.add_argument("--fd", type=int)

@@ -324,6 +324,10 @@ struct outcome key_get(const struct key *key, uint64_t offset, uint64_t length,
 struct outcome key_put(const struct key *key, uint64_t offset, uint64_t length,
                        uint64_t seed);
 
+/* A transfer of poison, not compared. */
+ucs_status_t key_post(const struct key *key, enum operation operation,
+                      uint64_t offset, uint64_t length, char *lane);
+
 /* As above with opt.reps timed repetitions: median GB/s. */
 struct outcome key_time(const struct key *key, enum operation operation,
                         uint64_t offset, uint64_t length, uint64_t seed);

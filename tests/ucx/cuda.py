@@ -54,7 +54,7 @@ class Driver:
 
     def read(self, address, length):
         data = ctypes.create_string_buffer(length)
-        self("cuMemcpyDtoH_v2", address, data, length)
+        self("cuMemcpyDtoH_v2", data, address, length)
         return data.raw
 
 

@@ -325,6 +325,15 @@ struct outcome key_put(const struct key *key, uint64_t offset, uint64_t length,
     return outcome;
 }
 
+ucs_status_t key_post(const struct key *key, enum operation operation,
+                      uint64_t offset, uint64_t length, char *lane)
+{
+    struct transfer t = transfer_of(key, operation, offset, length);
+
+    device_fill(t.local, length, POISON, offset);
+    return transfer_run(&t, lane);
+}
+
 static int by_value(const void *a, const void *b)
 {
     double x = *(const double *)a;
@@ -400,8 +409,7 @@ int importer_main(void)
     transport_open();
     exchange_addresses();
     scenario->run();
-    h.command = CMD_QUIT;
-    wire_send(opt.fd, &h, NULL);
+    command(CMD_QUIT, &h, NULL, NULL);
     fflush(NULL);
     transport_close();
     return wrong_bytes ? EXIT_WRONG_BYTES : 0;

@@ -216,6 +216,7 @@ def environment_of(options):
         env["LD_PRELOAD"] = str(Path(options.shim).resolve(strict=True))
     env.update({
         "UCX_TLS": options.tls,
+        "UCX_NET_DEVICES": pair.net_device(),
         "UCX_CUDA_IPC_ENABLE_GET_ZCOPY": "y",
         "UCX_PROTO_INFO": "y",
         "UCX_MEM_BISTRO_GRACE_DURATION": "0",
@@ -237,21 +238,23 @@ def start(role, own, options, log):
                             start_new_session=True)
 
 
-PROTOCOL = re.compile(r"remote memory (read|write)|\b(get|put)\b", re.I)
+DEVICE_MEMORY = re.compile(r"remote memory (read|write) .*"
+                           r"(into|from) cuda/GPU\d+ (from|to) cuda")
+ROW = re.compile(r"\| +\S*\.\.\S+ +\|(.*)\|(.*)\|")
 
 
 def lanes(log):
-    """Lanes that UCX chose for device memory, from its protocol tables."""
+    """Rows of UCX's protocol tables for transfers between device memories."""
     found = {}
     operation = None
     for line in log.splitlines():
-        if "remote memory" in line and "cuda" in line:
-            operation = "read" if "read" in line else "write"
-        elif operation and "|" in line and (".." in line):
-            cells = [cell.strip() for cell in line.split("|")]
-            found.setdefault(operation, []).append(" ".join(cells[1:]))
-        elif operation and line.count("+") > 1 and operation in found:
-            operation = None
+        if "remote memory" in line:
+            match = DEVICE_MEMORY.search(line)
+            operation = match.group(1) if match else None
+        row = ROW.search(line)
+        if operation and row:
+            found.setdefault(operation, []).append(
+                " ".join(cell.strip() for cell in row.groups()))
     return found
 
 

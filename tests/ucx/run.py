@@ -17,7 +17,7 @@ from pathlib import Path
 import pair
 
 # What one operation may do besides giving right bytes over cuda_ipc.
-MUST_FAIL = {"get-revoked", "get-hole", "get-dead"}
+MUST_FAIL = {"get-refused", "put-refused"}
 MAY_FAIL = {"get-idle", "get-across", "get-before-hole", "get-after-hole"}
 ANY_LANE = {"own-process", "late-context"}
 
@@ -31,17 +31,21 @@ class Sizes:
     """Memory specifications (memory.c) for one class of machine."""
     main: str
     malloc: str
+    small: str  # for UCX's emulation, which is slow
     chunks: list
     below: str
     holey: str
     growth: int
 
 
-SIMULATED = Sizes(main="vmm:26x2M/1M", malloc="malloc:39M",
+QUERIED = "vmm:3x2M+16M"
+SIMULATED = Sizes(main="vmm:26x4M/2M@76M", malloc="malloc:76M",
+                  small="vmm:8x2M",
                   chunks=["single:16M", "first:16M", "none:8x2M",
                           "vmm:64x2M"],
                   below="vmm:8x2M+64M", holey="vmm:16x2M", growth=64)
 REAL = Sizes(main="vmm:26x20M@512M", malloc="malloc:512M",
+             small="vmm:8x8M",
              chunks=["vmm:1x512M", "vmm:256x2M", "single:512M", "first:512M",
                      "none:26x20M@512M", "vmm:48x20M/2M"],
              below="vmm:8x20M+512M", holey="vmm:16x20M", growth=64)
@@ -58,6 +62,7 @@ class Case:
     hook_mode: str = "bistro"
     environment: dict = dataclasses.field(default_factory=dict)
     arguments: tuple = ()
+    tls: str = None
 
     @property
     def name(self):
@@ -90,15 +95,21 @@ def scenario_list(sizes):
         ("idle", holey), ("fence", main),
         ("vmm-then-malloc", main), ("malloc-then-vmm", main),
         ("own-process", main), ("killed", main), ("late-context", main),
-        ("mem-query", "vmm:3x2M+16M"),
+        ("mem-query", QUERIED),
     ]
 
 
 def cases_alone(sizes, version):
     """Without the shim: what users have today."""
-    for scenario, kind in (("whole", sizes.malloc), ("whole", sizes.main),
-                           ("whole", sizes.chunks[0]),
-                           ("vmm-then-malloc", sizes.main)):
+    for scenario, kind in (("whole", sizes.malloc), ("whole", sizes.small),
+                           ("vmm-then-malloc", sizes.small),
+                           ("mem-query", QUERIED)):
+        yield Case("alone", scenario, kind, (version,) * 2, (False, False))
+
+
+def cases_asked(options, sizes, version):
+    """Any scenario without the shim, to see what UCX alone does."""
+    for scenario, kind in scenario_list(sizes):
         yield Case("alone", scenario, kind, (version,) * 2, (False, False))
 
 
@@ -115,34 +126,50 @@ def cases_settings(sizes, version):
     both = ((version,) * 2, (True, True))
     for scenario in ("whole", "growth", "reback-quiet"):
         yield Case("reloc", scenario, sizes.holey, *both, hook_mode="reloc")
-    yield Case("share-off", "whole", sizes.main, *both,
+    yield Case("share-off", "whole", sizes.small, *both,
                environment={"VMMLANE_SHARE": "off"})
     yield Case("vmm-local", "whole", sizes.main, *both,
                arguments=("--local", "vmm"))
     yield Case("local-memh", "whole", sizes.main, *both,
                arguments=("--local", "vmm", "--local-memh"))
-    yield Case("peer-errors", "reback", sizes.holey, *both,
-               arguments=("--peer-errors",))
+    # cuda_ipc of 1.18 does not take part in such endpoints.
+    if not version.startswith("1.18."):
+        yield Case("peer-errors", "reback", sizes.holey, *both,
+                   arguments=("--peer-errors",))
 
 
 def cases_one_sided(sizes, version):
     for name, shims in (("exporter-only", (True, False)),
                         ("importer-only", (False, True))):
         for scenario in ("vmm-then-malloc", "malloc-then-vmm"):
-            yield Case(name, scenario, sizes.main, (version,) * 2, shims)
+            yield Case(name, scenario, sizes.small, (version,) * 2, shims)
+
+
+def mixed_pairs(versions):
+    """Old and new key layouts, both ways.
+
+    Left out: 1.18.0 -> 1.18.1, whose importer crashes at its end now and then,
+    without the shim as well (measured).
+    """
+    newest = versions[-1]
+    pairs = [(old, newest) for old in versions[:-1]]
+    if "1.18.1" in versions and "1.21.0" in versions:
+        pairs.append(("1.18.1", "1.21.0"))
+    return pairs + [(b, a) for a, b in pairs]
 
 
 def cases_mixed(sizes, versions):
-    for exporter in versions:
-        for importer in versions:
-            if exporter != importer:
-                yield Case("mixed", "vmm-then-malloc", sizes.main,
-                           (exporter, importer), (True, True))
+    for pair_of_versions in mixed_pairs(versions):
+        # Over posix: most versions find no route over tcp's loopback.
+        yield Case("mixed", "vmm-then-malloc", sizes.small, pair_of_versions,
+                   (True, True), tls="cuda_copy,cuda_ipc,posix")
 
 
 def all_cases(options, sizes):
     for version in options.ucx:
-        if "alone" in options.group:
+        if "alone" in options.group and options.scenario:
+            yield from cases_asked(options, sizes, version)
+        elif "alone" in options.group:
             yield from cases_alone(sizes, version)
         if not options.shim:
             continue
@@ -171,12 +198,12 @@ def judge_result(case, result):
         return [f"{what}: did not fail"] if result.status == "OK" else []
     failed = result.status != "OK"
     plain = result.kind.startswith("malloc")
-    if failed and result.operation in MAY_FAIL:
-        return []
+    if result.operation in MAY_FAIL:
+        return []  # an error, or right bytes over any lane
     if not case.served and not plain:
         # UCX alone may refuse such memory, but must not corrupt it.
-        one_sided = any(case.shims) and not all(case.shims)
-        return [f"{what}: {result.status}"] if failed and one_sided else []
+        return [f"{what}: {result.status}"] \
+            if failed and case.shims == (True, False) else []
     if failed:
         return [f"{what}: {result.status}"]
     if plain and len(set(case.versions)) > 1:
@@ -209,7 +236,7 @@ def judge(case, outcome):
         problems.append(f"importer's exit code {importer}")
     for result in outcome.results:
         problems += judge_result(case, result)
-    if case.served or case.scenario == "mem-query":
+    if case.served:
         problems += [f"expected: {name}" for name, holds in outcome.expects
                      if not holds]
     if not outcome.results and not outcome.expects and not outcome.skipped:
@@ -258,7 +285,7 @@ def run_case(case, options, clients):
             side.environment = {**side.environment, "UCX_PROTO_INFO": "y"}
     outcome = pair.run_pair(*sides, case.scenario, case.kind,
                             driver=options.driver, timeout=options.timeout,
-                            tls=options.tls, hook_mode=case.hook_mode,
+                            tls=case.tls or options.tls, hook_mode=case.hook_mode,
                             arguments=arguments)
     return case, outcome, judge(case, outcome)
 

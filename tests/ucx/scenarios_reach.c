@@ -100,13 +100,16 @@ void scenario_interior(void)
     uint64_t size = remote.chunks[0].size;
     const uint64_t parts[][2] = {
         {start + 4096, 8192},                        /* inside one chunk */
-        {start + size - 4096, 8192},                 /* short, over a border */
-        {start + size / 2, length - size},           /* most of it */
+        {start + size / 4, length / 2},              /* much of it */
         {start + length - size / 2, size / 2 - 512}, /* the tail */
-        {start, size},                               /* exactly one chunk */
+        {start, size < length ? size : length},      /* just one chunk */
+        {start + size - 4096, 8192},                 /* short, over a border */
     };
+    size_t count = sizeof(parts) / sizeof(parts[0]);
 
-    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+    if (remote.chunk_count == 1)
+        count--;
+    for (size_t i = 0; i < count; i++) {
         struct key key = key_make(&remote, parts[i][0], parts[i][1]);
         char detail[64];
 

@@ -9,18 +9,47 @@
 
 /* ---- re-backing at the same address (D3, D6) ---- */
 
-static void must_fail(const struct key *key, const char *when,
-                      uint64_t old_seed)
+/*
+ * UCX 1.18 ends the process when a posted GET is refused: "'abort' is not
+ * implemented for protocol get/zcopy", for cuMemAlloc memory as well. Its PUT
+ * gives an error, as both do from 1.19 on.
+ */
+static bool get_aborts(void)
 {
-    struct outcome outcome;
+    unsigned major;
+    unsigned minor;
+    unsigned release;
+
+    ucp_get_version(&major, &minor, &release);
+    return major == 1 && minor < 19;
+}
+
+/* A transfer that ended well has moved old bytes, or no memory's bytes. */
+static void report_refused(const struct key *key, const char *operation,
+                           struct outcome outcome, const char *detail)
+{
+    bool fast = strcmp(outcome.lane, "cuda_ipc") == 0;
+
+    outcome.verdict = BYTES_NONE;
+    if (fast && outcome.status == UCS_OK)
+        outcome.verdict = BYTES_BAD;
+    report_detail(key->remote, operation, outcome, detail);
+}
+
+/* Posts a PUT and a GET to memory that is not there: both must fail. */
+static void must_fail(const struct key *key, uint64_t offset, uint64_t length,
+                      const char *detail)
+{
+    struct outcome outcome = {.status = UCS_OK};
 
     if (key->rkey == NULL)
         return;
-    outcome = key_get(key, key->offset, key->length, old_seed);
-    /* A read that ended well has delivered old bytes or no memory's bytes. */
-    if (outcome.status == UCS_OK)
-        outcome.verdict = BYTES_BAD;
-    report_detail(key->remote, "get-revoked", outcome, when);
+    outcome.status = key_post(key, OP_PUT, offset, length, outcome.lane);
+    report_refused(key, "put-refused", outcome, detail);
+    if (get_aborts())
+        return;
+    outcome.status = key_post(key, OP_GET, offset, length, outcome.lane);
+    report_refused(key, "get-refused", outcome, detail);
 }
 
 static void rebacking(bool unseen, bool deregister)
@@ -46,12 +75,12 @@ static void rebacking(bool unseen, bool deregister)
             key_deregister(&old);
         remote_unmap(&remote, 0, remote.chunk_count, unseen);
         if (!unseen)
-            must_fail(&old, "unmapped", seed);
+            must_fail(&old, old.offset, old.length, "unmapped");
         remote_map(&remote, 0, remote.chunk_count);
         seed = new_seed();
         remote_fill(&remote, remote.offset, remote.length, seed);
         if (!unseen)
-            must_fail(&old, "mapped-anew", seed);
+            must_fail(&old, old.offset, old.length, "mapped-anew");
         key = key_make_all(&remote);
         report_detail(&remote, "get-new-key",
                       key_get(&key, key.offset, key.length, seed), detail);
@@ -121,12 +150,15 @@ static void around_hole(const struct key *key, uint64_t seed,
         remote, "get-before-hole",
         key_get(key, remote->offset, hole->offset - remote->offset, seed),
         detail);
-    report_detail(remote, "get-after-hole",
-                  key_get(key, after, end - after, seed), detail);
-    outcome = key_get(key, hole->offset, hole->size, seed);
-    if (outcome.status == UCS_OK)
-        outcome.verdict = BYTES_BAD;
-    report_detail(remote, "get-hole", outcome, detail);
+    outcome = key_get(key, after, end - after, seed);
+    report_detail(remote, "get-after-hole", outcome, detail);
+    /*
+     * UCX's emulation of a GET has the exporter copy, and ends it with a fatal
+     * error when that fails (1.18 to 1.22, measured): nothing to see there.
+     */
+    if (strcmp(outcome.lane, "cuda_ipc") != 0)
+        return;
+    must_fail(key, hole->offset, hole->size, "hole");
 }
 
 void scenario_hole(void)
@@ -193,7 +225,7 @@ void scenario_killed(void)
     struct key key = key_make_all(&remote);
     struct wire_header h = {.command = CMD_KILL};
     struct outcome outcome = key_get(&key, key.offset, key.length, seed);
-    double start;
+    double end;
     void *payload;
 
     report_detail(&remote, "get", outcome, "alive");
@@ -204,13 +236,12 @@ void scenario_killed(void)
     wire_send(opt.fd, &h, NULL);
     if (wire_receive(opt.fd, &h, &payload))
         die(EXIT_SETUP, "the exporter answered after its end");
-    start = now();
-    do {
-        outcome = key_get(&key, key.offset, key.length, seed);
-        if (outcome.verdict == BYTES_BAD)
-            break;
-    } while (outcome.status == UCS_OK && now() < start + 5);
-    report_detail(&remote, "get-dead", outcome, "killed");
+    /* What was in flight may end well; a bound later nothing may. */
+    end = now() + 5;
+    while (key_post(&key, OP_PUT, key.offset, key.length, NULL) == UCS_OK &&
+           now() < end)
+        ;
+    must_fail(&key, key.offset, key.length, "killed");
     fflush(NULL);
     /* No orderly end: UCX would wait for the peer. */
     _Exit(wrong_bytes ? EXIT_WRONG_BYTES : 0);

@@ -111,23 +111,20 @@ static void lane_of(ucs_status_ptr_t request, char *lane)
         .debug_string = info,
         .debug_string_size = sizeof(info),
     };
-    const char *length;
 
     snprintf(lane, LANE_SIZE, "unknown");
     if (!UCS_PTR_IS_PTR(request) || ucp_request_query(request, &attr) != UCS_OK)
         return;
     if (opt.verbose)
         printf("request %s\n", info);
-    length = strstr(info, " length ");
     if (strstr(info, "software emulation") != NULL)
         snprintf(lane, LANE_SIZE, "emulation");
     else if (strstr(info, "cuda_ipc") != NULL)
         snprintf(lane, LANE_SIZE, "cuda_ipc");
-    else if (length != NULL)
-        snprintf(lane, LANE_SIZE, "%s", length + strlen(" length "));
-    for (char *c = lane; *c != '\0'; c++)
-        if (*c == ' ')
-            *c = '_';
+    else if (strstr(info, "cuda_copy") != NULL)
+        snprintf(lane, LANE_SIZE, "cuda_copy");
+    else
+        snprintf(lane, LANE_SIZE, "other");
 }
 
 ucs_status_ptr_t transfer_post(const struct transfer *transfer, char *lane)

@@ -92,6 +92,7 @@ void case_upgrade(void)
     CUdeviceptr ptr;
 
     prop.allocFlags.gpuDirectRDMACapable = 1;
+    memory_count_anew();
     handle = memory_create(1, &prop);
     CHECK_CU(cuMemGetAllocationPropertiesFromHandle(&shown, handle));
     CHECK(memcmp(&shown, &prop, sizeof(prop)) == 0);
@@ -100,7 +101,7 @@ void case_upgrade(void)
     check_types(named, ptr, NONE);
     check_types(ucm_cuda, ptr, NONE);
     check_types(uct_cuda, ptr, POSIX_FD);
-    CHECK_INT(sim_call_count("cuMemCreate"), 1);
+    CHECK_INT(memory_calls("cuMemCreate", 1), 1);
 
     /* What was asked for with a type is shown with it. */
     prop = memory_prop(POSIX_FD);
@@ -114,9 +115,9 @@ static void check_not_upgraded(const CUmemAllocationProp *prop)
 {
     CUmemGenericAllocationHandle handle;
 
-    sim_reset_counts();
+    memory_count_anew();
     handle = memory_create(1, prop);
-    CHECK_INT(sim_call_count("cuMemCreate"), 1);
+    CHECK_INT(memory_calls("cuMemCreate", 1), 1);
     CHECK_INT(types_shown(uct_cuda, handle), prop->requestedHandleTypes);
     CHECK_CU(cuMemRelease(handle));
 }
@@ -130,6 +131,7 @@ void case_upgrade_not(void)
         check_not_upgraded(&prop);
     prop.location.type = CU_MEM_LOCATION_TYPE_HOST;
     check_not_upgraded(&prop);
+    memory_need_sim(); /* not every device compresses */
     prop = memory_prop(NONE);
     prop.allocFlags.compressionType = CU_MEM_ALLOCATION_COMP_GENERIC;
     check_not_upgraded(&prop);
@@ -148,21 +150,23 @@ void case_upgrade_refused(void)
     CUmemGenericAllocationHandle handle = 0;
     unsigned i;
 
+    memory_need_sim();
     for (i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
-        sim_reset_counts();
-        CHECK_INT(sim_fail("cuMemCreate", 1, (int)errors[i], 0), 0);
+        memory_count_anew();
+        CHECK_INT(memory_sim->fail("cuMemCreate", 1, (int)errors[i], 0), 0);
         handle = memory_create(1, &prop);
-        CHECK_INT(sim_call_count("cuMemCreate"), 2);
+        CHECK_INT(memory_calls("cuMemCreate", 2), 2);
         CHECK_INT(types_shown(uct_cuda, handle), NONE);
         check_types(&own, map_one(handle), NONE);
-        sim_clear_failures();
+        memory_sim->clear_failures();
 
         /* Both fail: the second one's error. */
-        CHECK_INT(sim_fail("cuMemCreate", 1, (int)errors[i], 0), 0);
-        CHECK_INT(sim_fail("cuMemCreate", 2, CUDA_ERROR_OUT_OF_MEMORY, 0), 0);
+        CHECK_INT(memory_sim->fail("cuMemCreate", 1, (int)errors[i], 0), 0);
+        CHECK_INT(
+            memory_sim->fail("cuMemCreate", 2, CUDA_ERROR_OUT_OF_MEMORY, 0), 0);
         CHECK_INT(cuMemCreate(&handle, CHUNK, &prop, 0),
                   CUDA_ERROR_OUT_OF_MEMORY);
-        sim_clear_failures();
+        memory_sim->clear_failures();
         /* Nothing sticks. */
         handle = memory_create(1, &prop);
         CHECK_INT(types_shown(uct_cuda, handle), POSIX_FD);

@@ -8,6 +8,39 @@ const struct asker *uct_cuda;
 const struct asker *ucm_cuda;
 const struct asker *named;
 
+const struct memory_sim *memory_sim;
+
+void memory_need_sim(void)
+{
+    if (memory_sim == NULL)
+        _Exit(77);
+}
+
+void memory_count_anew(void)
+{
+    if (memory_sim != NULL)
+        memory_sim->reset_counts();
+}
+
+long memory_calls(const char *name, long otherwise)
+{
+    return memory_sim != NULL ? memory_sim->call_count(name) : otherwise;
+}
+
+/* By dlsym, since a real driver has none of it. */
+static void find_sim(void)
+{
+    static struct memory_sim sim;
+
+    sim.call_count = dlsym(RTLD_DEFAULT, "sim_call_count");
+    if (sim.call_count == NULL)
+        return;
+    sim.reset_counts = preload_symbol(RTLD_DEFAULT, "sim_reset_counts");
+    sim.fail = preload_symbol(RTLD_DEFAULT, "sim_fail");
+    sim.clear_failures = preload_symbol(RTLD_DEFAULT, "sim_clear_failures");
+    memory_sim = &sim;
+}
+
 void check_success(CUresult rc, const char *what)
 {
     if (rc == CUDA_SUCCESS)
@@ -113,6 +146,7 @@ int main(int argc, char **argv)
         return 2;
     if (!preload_is_shim((const void *)cuMemMap))
         return 77;
+    find_sim();
     uct_cuda = open_asker(ASKER_DIR "/libuct_cuda.so.0");
     ucm_cuda = open_asker(ASKER_DIR "/libucm_cuda.so.0");
     named = open_asker(ASKER_DIR "/libasker_named.so");

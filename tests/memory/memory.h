@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* `memory CASE`, on the simulated driver, the shim preloaded. */
+/* `memory CASE`, the shim preloaded, on the simulated driver or a real one. */
 #ifndef MEMORY_H
 #define MEMORY_H
 
@@ -7,7 +7,6 @@
 
 #include "asker.h"
 #include "preload.h"
-#include "sim.h"
 
 #define CHUNK ((size_t)2 << 20)
 
@@ -16,6 +15,21 @@
 extern const struct asker *uct_cuda;
 extern const struct asker *ucm_cuda;
 extern const struct asker *named;
+
+/* Controls of the simulated driver (tests/sim/sim.h); NULL on a real one. */
+struct memory_sim {
+    long (*call_count)(const char *name);
+    void (*reset_counts)(void);
+    int (*fail)(const char *name, unsigned long nth, int result, int from);
+    void (*clear_failures)(void);
+};
+extern const struct memory_sim *memory_sim;
+/* The case needs it. */
+void memory_need_sim(void);
+/* Calls of one function since memory_count_anew(); `otherwise` on a real
+ * driver. */
+void memory_count_anew(void);
+long memory_calls(const char *name, long otherwise);
 
 void check_success(CUresult rc, const char *what);
 #define CHECK_CU(call) check_success(call, #call)

@@ -57,12 +57,12 @@ def run(options, preload, capture):
     wrapper = shlex.split(os.environ.get('MESON_EXE_WRAPPER', ''))
     inherited = {} if options.empty_environment else dict(os.environ)
     if wrapper and 'qemu' in wrapper[0]:
-        for name, value in environment.items():
-            wrapper += ['-E', f'{name}={value}']
-        command = wrapper + options.command
-    else:
-        inherited.update(environment)
-        command = wrapper + options.command
+        for name in list(environment):
+            # What -E sets cannot hold a ','; the rest is passed on.
+            if name.startswith('LD_'):
+                wrapper += ['-E', f'{name}={environment.pop(name)}']
+    inherited.update(environment)
+    command = wrapper + options.command
     return subprocess.run(command, env=inherited, check=False,
                           stdout=subprocess.PIPE if capture else None,
                           stderr=subprocess.PIPE if capture else None)

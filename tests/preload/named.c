@@ -49,8 +49,11 @@ static int ask_here(CUdeviceptr *base, size_t *size, CUdeviceptr ptr)
 int main(void)
 {
     CUdeviceptr window;
+    CUcontext context;
 
     CHECK_INT(cuInit(0), CUDA_SUCCESS);
+    CHECK_INT(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+    CHECK_INT(cuCtxPushCurrent_v2(context), CUDA_SUCCESS);
     CHECK_INT(cuMemAddressReserve(&window, 16 * CHUNK, 0, 0, 0), CUDA_SUCCESS);
     for (int i = 0; i < CHUNKS; i++)
         map_chunk(window + i * CHUNK);

@@ -159,6 +159,7 @@ struct sim_range {
     unsigned host_flags;  /* SIM_KIND_HOST */
     bool host_registered; /* SIM_KIND_HOST */
     struct CUmemPoolHandle_st *pool;
+    bool sync_memops;
     bool freed; /* by cuMemFreeAsync: queued work alone may still use it */
 };
 

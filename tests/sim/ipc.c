@@ -100,6 +100,8 @@ static CUresult open_locked(CUdeviceptr *ptr, const struct sim_wire *wire)
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     map->range->ctx = sim_ctx_current();
+    /* It counts as the opener's device's: measured with two GPUs. */
+    phys->prop.location.id = sim_ctx_current()->dev;
     map->range->opens = 1;
     *ptr = map->node.start;
     return CUDA_SUCCESS;

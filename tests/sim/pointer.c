@@ -118,6 +118,16 @@ static void device_pointer(struct value *value, const struct sim_map *map,
     }
 }
 
+/* Asking for the tokens also turns SYNC_MEMOPS on. */
+static void p2p_tokens(struct value *value, const struct sim_map *map)
+{
+    if (!on_device(map)) {
+        value->result = CUDA_ERROR_INVALID_VALUE;
+        return;
+    }
+    map->range->sync_memops = true;
+}
+
 /* ---- the attributes ---- */
 
 static void mapped_value(struct value *value, CUpointer_attribute attribute,
@@ -140,11 +150,10 @@ static void mapped_value(struct value *value, CUpointer_attribute attribute,
         host_pointer(value, map, ptr);
         break;
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
-        value->result =
-            on_device(map) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+        p2p_tokens(value, map);
         break;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-        value->as.u32 = on_device(map);
+        value->as.u32 = range->sync_memops;
         break;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
         value->as.u64 = map->buffer_id;
@@ -281,13 +290,13 @@ CUresult sim_cuPointerGetAttributes(unsigned int count,
     return CUDA_SUCCESS;
 }
 
-/* All copies of a device's memory are synchronous in this sense already. */
 CUresult sim_cuPointerSetAttribute(const void *value,
                                    CUpointer_attribute attribute,
                                    CUdeviceptr ptr)
 {
     CUresult result = CUDA_SUCCESS;
     const struct sim_map *map;
+    uint32_t on;
 
     if (value == NULL || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -298,6 +307,9 @@ CUresult sim_cuPointerSetAttribute(const void *value,
         result = CUDA_ERROR_INVALID_VALUE;
     } else if (map->range->kind == SIM_KIND_VMM) {
         result = CUDA_ERROR_NOT_SUPPORTED;
+    } else {
+        memcpy(&on, value, sizeof(on));
+        map->range->sync_memops = on != 0;
     }
     sim_unlock();
     return result;

@@ -312,10 +312,7 @@ static CUresult alloc_locked(CUdeviceptr *ptr, size_t size, CUmemoryPool pool)
     if (pool == NULL || pool->imported || pool->destroyed) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if ((pool->props.handleTypes & CU_MEM_HANDLE_TYPE_FABRIC) != 0 &&
-        sim.config.fabric != SIM_FABRIC_ON) {
-        return CUDA_ERROR_NOT_PERMITTED; /* assumed: the pool itself is made */
-    }
+
     memset(&prop, 0, sizeof(prop));
     prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     prop.requestedHandleTypes = pool->props.handleTypes;
@@ -565,6 +562,32 @@ CUresult sim_cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool handle,
 
 /* ---- sharing ---- */
 
+static CUresult export_fabric(void *out, CUmemoryPool handle)
+{
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    CUmemoryPool pool;
+    struct sim_wire wire;
+
+    sim_lock();
+    pool = find_pool(handle);
+    if (pool != NULL && !pool->imported &&
+        (pool->props.handleTypes & CU_MEM_HANDLE_TYPE_FABRIC) != 0) {
+        memset(&wire, 0, sizeof(wire));
+        wire.magic = SIM_WIRE_MAGIC;
+        wire.kind = POOL_LABEL;
+        wire.serial = pool->id;
+        wire.device = (uint32_t)sim.config.physical[pool->dev];
+        wire.fabric = 1;
+        memcpy(out, &wire, sizeof(wire));
+        result = CUDA_SUCCESS;
+    }
+    sim_unlock();
+    /* The pool was made, its memory can be used; only this fails. */
+    return result == CUDA_SUCCESS && sim.config.fabric != SIM_FABRIC_ON
+               ? CUDA_ERROR_NOT_PERMITTED
+               : result;
+}
+
 CUresult sim_cuMemPoolExportToShareableHandle(void *out, CUmemoryPool handle,
                                               CUmemAllocationHandleType type,
                                               unsigned long long flags)
@@ -573,8 +596,12 @@ CUresult sim_cuMemPoolExportToShareableHandle(void *out, CUmemoryPool handle,
     int fd = -1;
 
     if (out == NULL || flags != 0 ||
-        type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+        (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
+         type != CU_MEM_HANDLE_TYPE_FABRIC)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (type == CU_MEM_HANDLE_TYPE_FABRIC) {
+        return export_fabric(out, handle);
     }
     sim_lock();
     pool = find_pool(handle);
@@ -608,6 +635,27 @@ static CUmemoryPool import_locked(const struct sim_label *label)
     return NULL;
 }
 
+static bool read_pool(const void *handle, CUmemAllocationHandleType type,
+                      struct sim_label *label)
+{
+    struct sim_wire wire;
+
+    if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+        return sim_read_label((int)(intptr_t)handle, label) &&
+               label->kind == POOL_LABEL && label->node == sim.config.node;
+    }
+    if (type != CU_MEM_HANDLE_TYPE_FABRIC || handle == NULL ||
+        sim.config.fabric != SIM_FABRIC_ON) {
+        return false;
+    }
+    memcpy(&wire, handle, sizeof(wire));
+    memset(label, 0, sizeof(*label));
+    label->serial = wire.serial;
+    label->device = wire.device;
+    return wire.magic == SIM_WIRE_MAGIC && wire.kind == POOL_LABEL &&
+           wire.fabric != 0;
+}
+
 CUresult sim_cuMemPoolImportFromShareableHandle(CUmemoryPool *pool,
                                                 void *handle,
                                                 CUmemAllocationHandleType type,
@@ -616,10 +664,7 @@ CUresult sim_cuMemPoolImportFromShareableHandle(CUmemoryPool *pool,
     struct sim_label label;
     CUmemoryPool made;
 
-    if (pool == NULL || flags != 0 ||
-        type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
-        !sim_read_label((int)(intptr_t)handle, &label) ||
-        label.kind != POOL_LABEL || label.node != sim.config.node) {
+    if (pool == NULL || flags != 0 || !read_pool(handle, type, &label)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     sim_lock();
@@ -648,6 +693,8 @@ CUresult sim_cuMemPoolExportPointer(CUmemPoolPtrExportData *out,
         map->node.start == ptr && !map->range->pool->imported &&
         map->range->pool->fd >= 0) {
         sim_wire_fill(&wire, map->phys);
+        wire.fabric = (map->range->pool->props.handleTypes &
+                       CU_MEM_HANDLE_TYPE_FABRIC) != 0;
         wire.serial = map->range->pool->id;
         wire.buffer_id = map->node.size;
         memcpy(out, &wire, sizeof(wire));

@@ -48,7 +48,7 @@ static CUresult resolve(const char *symbol, void **pfn, int version,
     if (version > driver) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) {
+    if ((flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0) {
         found = pick(symbol, version, SIM_PTSZ, &known);
     }
     if (found == NULL) {
@@ -67,7 +67,20 @@ static CUresult resolve(const char *symbol, void **pfn, int version,
 CUresult sim_cuGetProcAddress(const char *symbol, void **pfn, int version,
                               cuuint64_t flags)
 {
-    return resolve(symbol, pfn, version, flags, NULL);
+    void *found = NULL;
+    CUresult result;
+
+    if (pfn == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    result = resolve(symbol, &found, version, flags, NULL);
+    if (result == CUDA_SUCCESS && found == NULL) {
+        return CUDA_ERROR_NOT_FOUND; /* the newer form succeeds here */
+    }
+    if (result == CUDA_SUCCESS) {
+        *pfn = found;
+    }
+    return result;
 }
 
 CUresult sim_cuGetProcAddress_v2(const char *symbol, void **pfn, int version,

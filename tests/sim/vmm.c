@@ -375,6 +375,9 @@ CUresult sim_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
         flags != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    if (handle != 0 && !sim_handle_was_given(handle)) {
+        sim_crash("cuMemMap of a value that never was a handle");
+    }
     sim_lock();
     result = map_locked(ptr, size, offset, handle);
     sim_unlock();

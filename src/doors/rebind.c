@@ -115,11 +115,29 @@ static bool vmml_store_slot(const struct vmml_rebind *module, void **slot,
     return true;
 }
 
+/*
+ * What a module without RTLD_DEEPBIND finds: the first definition in the
+ * program and its preloads. Not RTLD_DEFAULT: for a caller that is linked with
+ * -Bsymbolic, as the shim is, glibc looks in the caller first, and a preload in
+ * front of the shim would be passed by.
+ */
+static void *vmml_first_definition(const char *name)
+{
+    void *program = dlopen(NULL, RTLD_LAZY);
+    void *found = NULL;
+
+    if (program == NULL)
+        return NULL;
+    found = vmml_dlsym_real()(program, name);
+    dlclose(program);
+    return found;
+}
+
 static void vmml_rebind_slot(struct vmml_rebind *module, void **slot,
                              void *real, const char *name)
 {
     void *bound = __atomic_load_n(slot, __ATOMIC_RELAXED);
-    void *wanted = vmml_dlsym_real()(RTLD_DEFAULT, name);
+    void *wanted = vmml_first_definition(name);
 
     if (wanted == NULL || bound == wanted)
         return;

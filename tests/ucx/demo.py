@@ -28,7 +28,7 @@ REAL = [
     ("  parts and chunk borders of 26", "windows", "vmm:26x20M@512M"),
 ]
 
-NAME, LANE, SPEED, BYTES = 33, 10, 8, 12
+NAME, LANE, SPEED, BYTES = 31, 9, 7, 10
 
 
 def of_operation(outcome, operation):
@@ -97,7 +97,7 @@ def table(version, shim, driver, build):
         print(f"{name:{NAME}} | ", end="", flush=True)
         plain = run(pair.Side(wheel, client), scenario, kind, driver)
         print(f"{half(plain)} | ", end="", flush=True)
-        shimmed = run(pair.Side(wheel, client, shim), scenario, kind, driver)
+        shimmed = run(pair.Side(wheel, client, shim=shim), scenario, kind, driver)
         print(half(shimmed), flush=True)
         served &= bool(good(shimmed))
     return served

@@ -7,6 +7,12 @@
 
 bool wrong_bytes;
 
+/* count_ipc.c, where it is preloaded. */
+__attribute__((weak)) void ipc_counts(unsigned long counts[2]);
+
+/* Windows that the exporter has had: each costs UCX one open, ever. */
+static unsigned windows;
+
 /* A seed that no fill uses: what local memory holds before a GET. */
 enum { POISON = 0xfffff };
 
@@ -83,6 +89,7 @@ struct remote remote_alloc(const char *specification, CUdeviceptr hint)
     struct remote remote = {.chunks = NULL};
     void *table;
 
+    windows++;
     command(CMD_ALLOC, &h, specification, &table);
     adopt(&remote, &h, table);
     snprintf(remote.kind, sizeof(remote.kind), "%s", specification);
@@ -142,6 +149,7 @@ struct remote remote_alias(const struct remote *remote, uint64_t chunk)
     struct wire_header h = {.args = {remote->id, chunk}};
     struct remote alias = {.kind = "alias"};
 
+    windows++;
     change(&alias, CMD_ALIAS, &h);
     return alias;
 }
@@ -400,6 +408,17 @@ static void exchange_addresses(void)
     free(theirs);
 }
 
+static void report_ipc(void)
+{
+    unsigned long counts[2];
+
+    if (ipc_counts == NULL)
+        return;
+    ipc_counts(counts);
+    printf("ipc %s windows=%u opens=%lu closes=%lu\n", opt.scenario, windows,
+           counts[0], counts[1]);
+}
+
 int importer_main(void)
 {
     const struct scenario *scenario = find_scenario();
@@ -409,6 +428,7 @@ int importer_main(void)
     transport_open();
     exchange_addresses();
     scenario->run();
+    report_ipc();
     command(CMD_QUIT, &h, NULL, NULL);
     fflush(NULL);
     transport_close();

@@ -20,7 +20,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 CACHE = Path(os.environ.get("VMMLANE_CACHE", ROOT / ".cache"))
 
-SOURCES = sorted(HERE.glob("*.c"))
+COUNTER = HERE / "count_ipc.c"
+SOURCES = sorted(set(HERE.glob("*.c")) - {COUNTER})
 WARNINGS = [
     "-Wall", "-Wextra", "-Wshadow", "-Wmissing-prototypes",
     "-Wstrict-prototypes", "-Wvla", "-Wundef", "-Wno-unused-parameter",
@@ -127,6 +128,21 @@ def build_client(wheel, build_root, force=False):
     return client
 
 
+def build_counter(build_root):
+    """The preload that counts UCX's opens and closes of IPC memory."""
+    library = Path(build_root) / "count_ipc.so"
+    if not library.exists() or \
+            library.stat().st_mtime < COUNTER.stat().st_mtime:
+        library.parent.mkdir(parents=True, exist_ok=True)
+        compiler = os.environ.get("CC", "cc").split()[0]
+        # Its own name until complete: tests of other wheels may build it too.
+        partial = library.with_suffix(f".{os.getpid()}")
+        call([compiler, "-std=gnu11", "-D_GNU_SOURCE", "-O2", *WARNINGS,
+              "-shared", "-fPIC", COUNTER, "-o", partial])
+        partial.rename(library)
+    return library
+
+
 # ---- one pair ----
 
 
@@ -136,6 +152,7 @@ class Side:
     wheel: Wheel
     client: Path
     shim: Path = None
+    counter: Path = None
     environment: dict = dataclasses.field(default_factory=dict)
 
 
@@ -156,6 +173,7 @@ class Outcome:
     results: list
     expects: list  # (name, holds)
     skipped: list
+    ipc: tuple  # windows, opens, closes of the importer; None: not counted
     codes: tuple  # exit codes of exporter and importer
     logs: tuple
     seconds: float
@@ -201,8 +219,9 @@ def environment_of(side, driver, tls, hook_mode):
     for name in [n for n in env if n.startswith("UCX_")]:
         del env[name]
     env.pop("LD_PRELOAD", None)
-    if side.shim:
-        env["LD_PRELOAD"] = str(side.shim)
+    preloads = [str(path) for path in (side.counter, side.shim) if path]
+    if preloads:
+        env["LD_PRELOAD"] = " ".join(preloads)
     env.update({
         "UCX_TLS": tls,
         "UCX_NET_DEVICES": net_device(),
@@ -250,7 +269,7 @@ RESULT = re.compile(r"^result \S+ (\S+) (\S+) lane=(\S+) bytes=(\S+) "
 
 
 def parse(log):
-    results, expects, skipped = [], [], []
+    results, expects, skipped, ipc = [], [], [], None
     for line in log.splitlines():
         match = RESULT.match(line)
         if match:
@@ -263,7 +282,9 @@ def parse(log):
             expects.append((name, verdict == "ok"))
         elif line.startswith("skip "):
             skipped.append(line[5:])
-    return results, expects, skipped
+        elif line.startswith("ipc "):
+            ipc = tuple(int(n) for n in re.findall(r"=(\d+)", line))
+    return results, expects, skipped, ipc
 
 
 def run_pair(exporter, importer, scenario, kind, *, driver=None, timeout=60,
@@ -296,8 +317,7 @@ def run_pair(exporter, importer, scenario, kind, *, driver=None, timeout=60,
         log.seek(0)
         texts.append(log.read())
         log.close()
-    results, expects, skipped = parse(texts[1])
-    return Outcome(results, expects, skipped, codes, tuple(texts),
+    return Outcome(*parse(texts[1]), codes, tuple(texts),
                    time.monotonic() - start)
 
 

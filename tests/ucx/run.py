@@ -21,6 +21,11 @@ MUST_FAIL = {"get-refused", "put-refused"}
 MAY_FAIL = {"get-idle", "get-across", "get-before-hole", "get-after-hole"}
 ANY_LANE = {"own-process", "late-context"}
 
+# UCX must open each window once and close none.
+STEADY = {"whole", "windows", "interior", "tensors", "growth", "growth-below",
+          "reback", "reback-deregistered", "reback-quiet", "unseen",
+          "identity", "aliases", "idle", "hole", "hole-later"}
+
 # Functions that UCM hooks, by UCX version (measured with bistro).
 HOOKS = {(1, 18): 13, (1, 19): 14}
 HOOKS_NEWER = 15
@@ -225,6 +230,17 @@ def judge_hooks(case, outcome):
     return []
 
 
+def judge_ipc(case, outcome):
+    """Growth, re-backing and new keys neither close nor open a mirror anew."""
+    if not case.served or outcome.ipc is None:
+        return []
+    windows, opens, closes = outcome.ipc
+    if case.scenario in STEADY and (not 1 <= opens <= windows or closes > 0):
+        return [f"IPC: {opens} opens and {closes} closes "
+                f"for {windows} windows"]
+    return []
+
+
 def judge(case, outcome):
     problems = []
     exporter, importer = outcome.codes
@@ -243,6 +259,7 @@ def judge(case, outcome):
         problems.append("no result")
     if case.served and outcome.skipped:
         problems += outcome.skipped
+    problems += judge_ipc(case, outcome)
     if not problems:
         problems += judge_hooks(case, outcome)
     return problems
@@ -261,6 +278,8 @@ def summary(outcome):
         text += f", errors {'+'.join(errors)}"
     if speed:
         text += f", GB/s {', '.join(speed)}"
+    if outcome.ipc:
+        text += ", %d windows, %d opens, %d closes" % outcome.ipc
     if outcome.expects:
         text += f", {sum(h for _, h in outcome.expects)}" \
                 f"/{len(outcome.expects)} expectations"
@@ -272,6 +291,7 @@ def summary(outcome):
 def run_case(case, options, clients):
     sides = [pair.Side(*clients[version],
                        shim=options.shim if has_shim else None,
+                       counter=options.counter,
                        environment=case.environment)
              for version, has_shim in zip(case.versions, case.shims)]
     for side, visible in zip(sides, options.visible or ()):
@@ -350,6 +370,7 @@ def prepare(options):
     simulated = options.sizes == "simulated" if options.sizes else \
         options.driver is not None
     options.sizes = SIMULATED if simulated else REAL
+    options.counter = pair.build_counter(options.build)
     clients = {}
     for version in options.ucx:
         wheel = pair.Wheel(version)

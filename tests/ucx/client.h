@@ -366,6 +366,7 @@ void scenario_identity(void);
 void scenario_aliases(void);
 void scenario_idle(void);
 void scenario_fence(void);
+void scenario_fence_unwatched(void);
 void scenario_vmm_then_malloc(void);
 void scenario_malloc_then_vmm(void);
 void scenario_own_process(void);

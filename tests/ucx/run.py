@@ -67,6 +67,7 @@ class Case:
     hook_mode: str = "bistro"
     environment: dict = dataclasses.field(default_factory=dict)
     arguments: tuple = ()
+    slow_importer: bool = False  # its copies, on the simulated driver
     tls: str = None
 
     @property
@@ -97,7 +98,7 @@ def scenario_list(sizes):
         ("reback-quiet", main), ("unseen", holey),
         ("hole", holey), ("hole-later", holey),
         ("neighbours", holey), ("identity", main), ("aliases", holey),
-        ("idle", holey), ("fence", main),
+        ("idle", holey),
         ("vmm-then-malloc", main), ("malloc-then-vmm", main),
         ("own-process", main), ("killed", main), ("late-context", main),
         ("mem-query", QUERIED),
@@ -120,11 +121,24 @@ def cases_asked(options, sizes, version):
 
 def cases_shim(sizes, version):
     for scenario, kind in scenario_list(sizes):
-        environment = {}
-        if scenario == "fence":
-            environment["UCX_FENCE_MODE"] = "weak"
-        yield Case("shim", scenario, kind, (version,) * 2, (True, True),
-                   environment=environment)
+        yield Case("shim", scenario, kind, (version,) * 2, (True, True))
+
+
+def cases_fence(options, sizes, version):
+    """In the modes that leave the order to cuda_ipc: `auto` flushes where it
+    can. On the simulated driver the data take long, so that a flag that
+    nothing holds back comes first; a GPU may keep the order by itself."""
+    modes = ["weak"]
+    if not version.startswith("1.18."):
+        modes.append("ep_based")
+    scenarios = ["fence"]
+    if options.driver:
+        scenarios.append("fence-unwatched")
+    for mode in modes:
+        for scenario in scenarios:
+            yield Case(f"fence-{mode}", scenario, sizes.holey,
+                       (version,) * 2, (True, True), slow_importer=True,
+                       environment={"UCX_FENCE_MODE": mode})
 
 
 def cases_settings(sizes, version):
@@ -180,6 +194,7 @@ def all_cases(options, sizes):
             continue
         if "shim" in options.group:
             yield from cases_shim(sizes, version)
+            yield from cases_fence(options, sizes, version)
         if "settings" in options.group:
             yield from cases_settings(sizes, version)
         if "one-sided" in options.group:
@@ -294,6 +309,9 @@ def run_case(case, options, clients):
                        counter=options.counter,
                        environment=case.environment)
              for version, has_shim in zip(case.versions, case.shims)]
+    if case.slow_importer:
+        sides[1].environment = {**case.environment,
+                                "VMMLANE_SIM_SLICE_DELAY_US": "200"}
     for side, visible in zip(sides, options.visible or ()):
         side.environment = {**side.environment,
                             "CUDA_VISIBLE_DEVICES": visible}

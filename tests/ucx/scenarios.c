@@ -38,6 +38,7 @@ const struct scenario scenarios[] = {
     {"aliases", scenario_aliases, false},
     {"idle", scenario_idle, false},
     {"fence", scenario_fence, false},
+    {"fence-unwatched", scenario_fence_unwatched, false},
     {"vmm-then-malloc", scenario_vmm_then_malloc, false},
     {"malloc-then-vmm", scenario_malloc_then_vmm, false},
     {"own-process", scenario_own_process, false},

@@ -13,8 +13,8 @@
 /* Addresses in the libcuda that the process loaded. A member is NULL where
  * that libcuda has no such symbol: check the ones newer than CUDA 11.2. */
 struct vmml_real {
-#define VMML_CU(name, params, args)                 __typeof__(name) *name;
-#define VMML_CU_REAL(name)                          __typeof__(name) *name;
+#define VMML_CU(name, params, args) __typeof__(name) *name;
+#define VMML_CU_REAL(name)          __typeof__(name) *name;
 #define VMML_UCT(type, name, params, args, missing)
 #define VMML_UCT_STUB(name)
 #include "hooks.def"

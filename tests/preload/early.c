@@ -11,8 +11,6 @@
 extern int fake_constructor_result;
 extern void *fake_constructor_found;
 
-extern char **environ;
-
 int main(int argc, char **argv)
 {
     CUdeviceptr base = 0;

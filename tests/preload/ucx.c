@@ -17,7 +17,7 @@ void case_ucx_copies(void)
     static const enum fake_ucx_function functions[] = {
         FAKE_UCX_REG, FAKE_UCX_QUERY, FAKE_UCX_PACK, FAKE_UCX_RELEASE,
         FAKE_UCX_FENCE};
-    fake_ucx_ask_fn *ask[2];
+    fake_ucx_ask_ptr ask[2];
 
     preload_open("libcuda.so.1");
     for (int i = 0; i < 2; i++)
@@ -35,7 +35,7 @@ void case_ucx_copies(void)
  * copy's is not taken for it. */
 void case_ucx_missing(void)
 {
-    fake_ucx_ask_fn *ask[2];
+    fake_ucx_ask_ptr ask[2];
     fake_ucx_elem_fn *elem;
 
     for (int i = 0; i < 2; i++)

@@ -69,8 +69,6 @@ static int no_callers(void)
 
 static int clear_environment(void)
 {
-    extern char **environ;
-
     environ = NULL;
     return check_defaults();
 }

@@ -24,6 +24,7 @@ typedef long fake_ucx_elem_pack_fn(long, long, long, long, long, long, long,
 
 /* Members of libucp: what its code gets when it calls through its PLT. */
 typedef int fake_ucx_ask_fn(enum fake_ucx_function function);
+typedef fake_ucx_ask_fn *fake_ucx_ask_ptr;
 typedef long fake_ucx_elem_fn(void);
 
 #define FAKE_UCX_ELEM_SUM                                                      \

@@ -2,7 +2,9 @@
 #include "memory.h"
 
 #include <dlfcn.h>
+#include <limits.h>
 #include <string.h>
+#include <unistd.h>
 
 const struct asker *uct_cuda;
 const struct asker *ucm_cuda;
@@ -132,9 +134,19 @@ void check_range(struct asker_answer answer, CUdeviceptr base, size_t size)
     CHECK_INT(answer.size, size);
 }
 
+/* Beside the program. */
 static const struct asker *open_asker(const char *file)
 {
-    return preload_symbol(preload_open(file), "asker");
+    char path[PATH_MAX];
+    ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
+    size_t folder, room;
+
+    CHECK(length > 0);
+    path[length] = '\0';
+    folder = (size_t)(strrchr(path, '/') + 1 - path);
+    room = sizeof(path) - folder;
+    CHECK(snprintf(path + folder, room, "%s", file) < (int)room);
+    return preload_symbol(preload_open(path), "asker");
 }
 
 int main(int argc, char **argv)
@@ -147,9 +159,9 @@ int main(int argc, char **argv)
     if (!preload_is_shim((const void *)cuMemMap))
         return 77;
     find_sim();
-    uct_cuda = open_asker(ASKER_DIR "/libuct_cuda.so.0");
-    ucm_cuda = open_asker(ASKER_DIR "/libucm_cuda.so.0");
-    named = open_asker(ASKER_DIR "/libasker_named.so");
+    uct_cuda = open_asker("libuct_cuda.so.0");
+    ucm_cuda = open_asker("libucm_cuda.so.0");
+    named = open_asker("libasker_named.so");
     CHECK_CU(cuInit(0));
     CHECK_CU(cuDevicePrimaryCtxRetain(&context, 0));
     CHECK_CU(cuCtxSetCurrent(context));

@@ -40,11 +40,20 @@ static void add_part(struct vmml_extents *extents,
                      const struct vmml_extent *whole, uint64_t base,
                      uint64_t end, bool low_known, bool high_known)
 {
-    struct vmml_extent *part = vmml_tree_add(&extents->extents, base, end);
+    const struct vmml_chunk *low = vmml_extents_chunk(extents, base);
+    const struct vmml_chunk *high = vmml_extents_chunk(extents, end - 1);
+    struct vmml_extent *part;
 
+    if (low == NULL || high == NULL)
+        return;
+    part = vmml_tree_add(&extents->extents, base, end);
     if (part == NULL)
         return;
     part->traits = whole->traits;
+    part->low_end = low->node.end;
+    part->low_id = low->buffer_id;
+    part->high_base = high->node.base;
+    part->high_id = high->buffer_id;
     part->patrol = base;
     part->low_known = low_known;
     part->high_known = high_known;
@@ -170,6 +179,10 @@ void vmml_extents_add(struct vmml_extents *extents, uint64_t base, uint64_t end,
         return;
     chunk->buffer_id = buffer_id;
     extent->traits = *traits;
+    extent->low_end = end;
+    extent->low_id = buffer_id;
+    extent->high_base = base;
+    extent->high_id = buffer_id;
     extent->patrol = base;
     extent->low_known = !traits->joins || base <= traits->window_base;
     extent->high_known = !traits->joins || end >= traits->window_end;
@@ -202,6 +215,8 @@ bool vmml_extents_join(struct vmml_extents *extents, uint64_t border)
         return true;
     }
     low->high_known = high->high_known;
+    low->high_base = high->high_base;
+    low->high_id = high->high_id;
     low->node.end = high->node.end;
     vmml_tree_remove(&extents->extents, border);
     return true;

@@ -36,6 +36,11 @@ struct vmml_chunk {
 struct vmml_extent {
     struct vmml_node node;
     struct vmml_traits traits;
+    /* Of its first and its last chunk: checked at every use. */
+    uint64_t low_end;
+    uint64_t low_id;
+    uint64_t high_base;
+    uint64_t high_id;
     uint64_t patrol; /* where the next sample of its chunks is taken */
     bool low_known;
     bool high_known;

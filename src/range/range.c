@@ -47,8 +47,9 @@ struct query {
     const struct vmml_real *real;
     uint64_t chunk_base; /* what the driver answered for the address asked */
     uint64_t chunk_end;
-    uint64_t base; /* what is needed: the request, else the chunk */
+    uint64_t base; /* what is needed: the request, or the address asked */
     uint64_t end;
+    bool exact; /* the answer is the request itself */
     unsigned tries;
     unsigned mismatches;
     unsigned steps;
@@ -186,20 +187,25 @@ static void explore(const struct query *query, uint64_t border, bool high,
     pthread_mutex_unlock(&range_lock);
 }
 
-static void take_sample(struct view *view, const struct vmml_chunk *chunk)
+static void take_sample(struct view *view, uint64_t base, uint64_t end,
+                        uint64_t buffer_id)
 {
     unsigned i;
 
-    if (chunk == NULL)
-        return;
     for (i = 0; i < view->count; i++) {
-        if (view->samples[i].base == chunk->node.base)
+        if (view->samples[i].base == base)
             return;
     }
-    view->samples[view->count].base = chunk->node.base;
-    view->samples[view->count].end = chunk->node.end;
-    view->samples[view->count].buffer_id = chunk->buffer_id;
+    view->samples[view->count].base = base;
+    view->samples[view->count].end = end;
+    view->samples[view->count].buffer_id = buffer_id;
     view->count++;
+}
+
+static void take_chunk(struct view *view, const struct vmml_chunk *chunk)
+{
+    if (chunk != NULL)
+        take_sample(view, chunk->node.base, chunk->node.end, chunk->buffer_id);
 }
 
 /*
@@ -208,8 +214,8 @@ static void take_sample(struct view *view, const struct vmml_chunk *chunk)
  * UCX exports a dmabuf over the answer, which a hole makes fail: a few of the
  * chunks between are looked at as well, others each time.
  */
-static void look(const struct query *query, struct vmml_extent *extent,
-                 struct view *view)
+static void look(const struct query *query, const struct vmml_chunk *asked,
+                 struct vmml_extent *extent, struct view *view)
 {
     uint64_t last =
         (query->end < extent->node.end ? query->end : extent->node.end) - 1;
@@ -220,19 +226,19 @@ static void look(const struct query *query, struct vmml_extent *extent,
     view->end = extent->node.end;
     view->window_end = extent->traits.window_end;
     view->count = 0;
-    take_sample(view, vmml_extents_chunk(&range_extents, query->chunk_base));
-    take_sample(view, vmml_extents_chunk(&range_extents, view->base));
-    take_sample(view, vmml_extents_chunk(&range_extents, view->end - 1));
-    take_sample(view, vmml_extents_chunk(&range_extents, last));
+    take_chunk(view, asked);
+    take_sample(view, view->base, extent->low_end, extent->low_id);
+    take_sample(view, extent->high_base, view->end, extent->high_id);
     if (query->end <= query->chunk_end)
         return;
+    take_chunk(view, vmml_extents_chunk(&range_extents, last));
     for (i = 0; i < SAMPLES_MAX; i++) {
         chunk = vmml_extents_chunk(&range_extents, extent->patrol);
         if (chunk == NULL || chunk->node.end >= view->end)
             extent->patrol = view->base;
         else
             extent->patrol = chunk->node.end;
-        take_sample(view, chunk);
+        take_chunk(view, chunk);
     }
 }
 
@@ -284,7 +290,7 @@ static bool settle(struct query *query, bool grow, struct view *view)
             continue;
         }
         if (!grow || (extent->low_known && extent->high_known)) {
-            look(query, extent, view);
+            look(query, chunk, extent, view);
             pthread_mutex_unlock(&range_lock);
             return true;
         }
@@ -352,6 +358,32 @@ static bool find_extent(struct query *query, bool grow, struct view *view)
     return false;
 }
 
+/*
+ * The answer of a query whose extent is remembered, without asking for the
+ * range: where the buffer ids are the same, so are the mappings.
+ */
+static bool recall(struct query *query, CUdeviceptr ptr, struct view *view)
+{
+    struct vmml_extent *extent;
+    struct vmml_chunk *chunk;
+    bool complete;
+
+    pthread_mutex_lock(&range_lock);
+    chunk = vmml_extents_chunk(&range_extents, ptr);
+    extent = vmml_extents_find(&range_extents, ptr);
+    complete = chunk != NULL && extent != NULL && extent->low_known &&
+               extent->high_known &&
+               (query->end <= extent->node.end ||
+                extent->node.end >= extent->traits.window_end);
+    if (complete) {
+        query->chunk_base = chunk->node.base;
+        query->chunk_end = chunk->node.end;
+        look(query, chunk, extent, view);
+    }
+    pthread_mutex_unlock(&range_lock);
+    return complete && is_valid(query, view);
+}
+
 static bool is_sound(const struct vmml_range_request *request, CUdeviceptr ptr)
 {
     return ptr >= request->address &&
@@ -359,45 +391,62 @@ static bool is_sound(const struct vmml_range_request *request, CUdeviceptr ptr)
            request->address + request->length > request->address;
 }
 
-/*
- * Replace the driver's answer [*base, *base + *size) for `ptr`.
- *
- * request: sound, or NULL.
- */
-static void widen(const struct vmml_real *real, CUdeviceptr *base, size_t *size,
-                  CUdeviceptr ptr, const struct vmml_range_request *request)
+/* Is the driver's answer itself what the request wants? */
+static bool is_enough(const struct query *query,
+                      const struct vmml_range_request *request)
 {
-    bool exact = request != NULL && vmml_conf()->range == VMML_RANGE_REQUEST;
-    struct query query = {
-        .real = real,
-        .chunk_base = *base,
-        .chunk_end = *base + *size,
-        .base = *base,
-        .end = *base + *size,
-    };
+    return request != NULL && request->per_chunk && !query->exact &&
+           query->base >= query->chunk_base && query->end <= query->chunk_end;
+}
+
+/* Replace the driver's answer [*base, *base + *size). */
+static void widen(struct query *query, CUdeviceptr *base, size_t *size,
+                  const struct vmml_range_request *request)
+{
     struct view view;
     bool inside;
 
-    if (query.chunk_end <= query.chunk_base || ptr < query.chunk_base ||
-        ptr >= query.chunk_end)
+    query->chunk_base = *base;
+    query->chunk_end = *base + *size;
+    if (query->chunk_end <= query->chunk_base || is_enough(query, request) ||
+        atomic_load(&range_given_up) || !ensure_ready())
         return;
+    inside = query->base >= query->chunk_base && query->end <= query->chunk_end;
+    if (!find_extent(query, !(inside && query->exact), &view))
+        return;
+    if (!query->exact) {
+        *base = view.base;
+        *size = view.end - view.base;
+    } else if (query->base >= view.base && query->end <= view.end) {
+        *base = query->base;
+        *size = query->end - query->base;
+    }
+}
+
+/* As vmml_range_answer(), with both outputs. */
+static CUresult answer(const struct vmml_real *real, CUdeviceptr *base,
+                       size_t *size, CUdeviceptr ptr,
+                       const struct vmml_range_request *request)
+{
+    struct query query = {.real = real, .base = ptr, .end = ptr + 1};
+    struct view view;
+    CUresult rc;
+
     if (request != NULL) {
         query.base = request->address;
         query.end = request->address + request->length;
+        query.exact = vmml_conf()->range == VMML_RANGE_REQUEST;
     }
-    inside = query.base >= query.chunk_base && query.end <= query.chunk_end;
-    if (inside && request != NULL && request->per_chunk && !exact)
-        return;
-    if (atomic_load(&range_given_up) || !ensure_ready() ||
-        !find_extent(&query, !(inside && exact), &view))
-        return;
-    if (!exact) {
+    if (!query.exact && (request == NULL || !request->per_chunk) &&
+        recall(&query, ptr, &view)) {
         *base = view.base;
         *size = view.end - view.base;
-    } else if (query.base >= view.base && query.end <= view.end) {
-        *base = query.base;
-        *size = query.end - query.base;
+        return CUDA_SUCCESS;
     }
+    rc = real->cuMemGetAddressRange_v2(base, size, ptr);
+    if (rc == CUDA_SUCCESS && ptr >= *base && ptr - *base < *size)
+        widen(&query, base, size, request);
+    return rc;
 }
 
 CUresult vmml_range_answer(CUdeviceptr *base, size_t *size, CUdeviceptr ptr,
@@ -419,13 +468,12 @@ CUresult vmml_range_answer(CUdeviceptr *base, size_t *size, CUdeviceptr ptr,
         base = &unused_base;
     if (size == NULL)
         size = &unused_size;
-    rc = real->cuMemGetAddressRange_v2(base, size, ptr);
-    if (rc != CUDA_SUCCESS)
-        return rc;
-    widen(real, base, size, ptr, request);
-    vmml_debug("0x%llx is in [0x%llx, 0x%llx)", (unsigned long long)ptr,
-               (unsigned long long)*base, (unsigned long long)(*base + *size));
-    return CUDA_SUCCESS;
+    rc = answer(real, base, size, ptr, request);
+    if (rc == CUDA_SUCCESS)
+        vmml_debug("0x%llx is in [0x%llx, 0x%llx)", (unsigned long long)ptr,
+                   (unsigned long long)*base,
+                   (unsigned long long)(*base + *size));
+    return rc;
 }
 
 void vmml_range_touched(CUdeviceptr ptr, size_t size)

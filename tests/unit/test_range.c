@@ -500,6 +500,8 @@ static void per_chunk_requests(void **state)
     assert_int_equal(model_all_calls(), before + 1);
     check(ask_bytes(model_address(WINDOW + 1), MODEL_GRANULE + 1, true), WINDOW,
           4);
+    /* Also when the extent is known. */
+    check(ask_bytes(model_address(WINDOW + 2), 10, true), WINDOW + 2, 1);
 }
 
 static void request_mode_answers_what_was_asked(void **state)
@@ -579,6 +581,22 @@ static void a_repeated_query_costs_the_same(void **state)
     assert_in_range(first, 1, 4);
     for (i = 0; i < 4096; i += 7)
         assert_in_range(cost_of(WINDOW + i), 1, 4);
+}
+
+/* Where the ids are the same, so are the mappings. */
+static void a_remembered_answer_asks_for_no_range(void **state)
+{
+    unsigned before;
+
+    map_each(WINDOW, 3);
+    ask(WINDOW + 1);
+    before = model_calls(MODEL_cuMemGetAddressRange_v2);
+    assert_extent(WINDOW + 1, WINDOW, 3);
+    assert_int_equal(model_calls(MODEL_cuMemGetAddressRange_v2), before);
+    unmap(WINDOW + 1, 1);
+    assert_int_equal(ask(WINDOW + 1).rc, CUDA_ERROR_NOT_FOUND);
+    model_unmap(WINDOW, 1);
+    assert_int_equal(ask(WINDOW).rc, CUDA_ERROR_NOT_FOUND);
 }
 
 static void a_crossing_query_has_a_bound(void **state)
@@ -953,6 +971,13 @@ static void change_remap(void)
     touched(WINDOW + 3, 1);
 }
 
+/* The mapping stays, and its id. */
+static void change_access(void)
+{
+    model_access(WINDOW + 3, 1, 0, CU_MEM_ACCESS_FLAGS_PROT_READ);
+    touched(WINDOW + 3, 1);
+}
+
 static void change_map(void)
 {
     map(WINDOW + 8, 1);
@@ -974,6 +999,8 @@ static void a_change_after_every_driver_call(void **state)
     try_everywhere(change_remap, WINDOW, WINDOW, 3);
     try_everywhere(change_remap, WINDOW + 3, WINDOW + 3, 1);
     try_everywhere(change_remap, WINDOW + 6, WINDOW + 4, 4);
+    try_everywhere(change_access, WINDOW, WINDOW, 3);
+    try_everywhere(change_access, WINDOW + 3, WINDOW + 3, 1);
     try_everywhere(change_map, WINDOW, WINDOW, 9);
     try_everywhere(change_map, WINDOW + 7, WINDOW, 9);
     try_everywhere(change_much, WINDOW, WINDOW, 3);
@@ -1257,6 +1284,7 @@ int main(void)
         TEST(a_request_that_makes_no_sense),
         TEST(a_named_caller_gets_extents),
         TEST(a_repeated_query_costs_the_same),
+        TEST(a_remembered_answer_asks_for_no_range),
         TEST(a_crossing_query_has_a_bound),
         TEST(each_chunk_is_probed_once),
         TEST(pieces_share_what_is_known),

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Read without a lock and without waiting: every thread that comes first reads
- * the same environment and stores the same values, then one publishes. Nothing
- * can be left half done by a fork.
+ * Read without a lock and without waiting: every thread that comes before the
+ * first is done reads the environment into a place of its own, and one is
+ * published. Nothing can be left half done by a fork.
  */
 #include "base/conf.h"
 
@@ -43,20 +43,29 @@ struct vmml_settings {
     struct vmml_conf conf;
     int log_level;
     const char *log_file;
-};
-
-static struct vmml_settings vmml_settings;
-static _Atomic(const struct vmml_settings *) vmml_settings_ready;
-static atomic_flag vmml_settings_reported = ATOMIC_FLAG_INIT;
-
-/* Text is copied: an application may change its environment later. */
+    /* Text is copied: an application may change its environment later. */
 #define VMML_TOGGLE_CHOICE(variable, field, choices, fallback, meaning)
 #define VMML_TOGGLE_TEXT(variable, field, size, meaning)                       \
-    static char vmml_text_##field[size];
+    char text_##field[size];
 #define VMML_TOGGLE_LOG_LEVEL(variable, meaning)
-#define VMML_TOGGLE_LOG_FILE(variable, meaning)                                \
-    static char vmml_text_log_file[PATH_MAX];
+#define VMML_TOGGLE_LOG_FILE(variable, meaning) char text_log_file[PATH_MAX];
 #include "base/toggles.def"
+};
+
+/* For as many threads as may come first at once. */
+#define VMML_SETTINGS_PLACES 16
+
+static struct vmml_settings vmml_settings[VMML_SETTINGS_PLACES];
+static const struct vmml_settings vmml_settings_default = {
+#define VMML_TOGGLE_CHOICE(variable, field, choices, fallback, meaning)        \
+    .conf.field = (fallback),
+#define VMML_TOGGLE_TEXT(variable, field, size, meaning)
+#define VMML_TOGGLE_LOG_LEVEL(variable, meaning) .log_level = VMML_LOG_WARN,
+#define VMML_TOGGLE_LOG_FILE(variable, meaning)
+#include "base/toggles.def"
+};
+static atomic_uint vmml_settings_taken;
+static _Atomic(const struct vmml_settings *) vmml_settings_ready;
 
 static const char *vmml_environment(const char *variable)
 {
@@ -181,33 +190,44 @@ static void vmml_read_settings(struct vmml_settings *s, bool report)
 #define VMML_TOGGLE_CHOICE(variable, field, choices, fallback, meaning)        \
     s->conf.field = vmml_read_choice(#variable, choices, fallback, report);
 #define VMML_TOGGLE_TEXT(variable, field, size, meaning)                       \
-    s->conf.field = vmml_read_text(#variable, vmml_text_##field, size, report);
+    s->conf.field = vmml_read_text(#variable, s->text_##field,                 \
+                                   sizeof(s->text_##field), report);
 #define VMML_TOGGLE_LOG_LEVEL(variable, meaning)                               \
     s->log_level =                                                             \
         vmml_read_choice(#variable, vmml_log_choices, VMML_LOG_WARN, report);
 #define VMML_TOGGLE_LOG_FILE(variable, meaning)                                \
-    s->log_file = vmml_read_path(#variable, vmml_text_log_file,                \
-                                 sizeof(vmml_text_log_file), report);
+    s->log_file = vmml_read_path(#variable, s->text_log_file,                  \
+                                 sizeof(s->text_log_file), report);
 #include "base/toggles.def"
+}
+
+static const struct vmml_settings *
+vmml_settings_publish(const struct vmml_settings *own)
+{
+    static struct vmml_settings again; /* the publisher's alone */
+    const struct vmml_settings *ready = NULL;
+
+    if (!atomic_compare_exchange_strong(&vmml_settings_ready, &ready, own))
+        return ready;
+    __atomic_store_n(&vmml_log_level, own->log_level, __ATOMIC_RELAXED);
+    /* Bad values are told when the log knows its level and its file. */
+    vmml_read_settings(&again, true);
+    return own;
 }
 
 static const struct vmml_settings *vmml_settings_get(void)
 {
     const struct vmml_settings *ready =
         atomic_load_explicit(&vmml_settings_ready, memory_order_acquire);
+    unsigned place;
 
     if (ready != NULL)
         return ready;
-    vmml_read_settings(&vmml_settings, false);
-    vmml_log_level = vmml_settings.log_level;
-    atomic_store_explicit(&vmml_settings_ready, &vmml_settings,
-                          memory_order_release);
-    if (!atomic_flag_test_and_set(&vmml_settings_reported)) {
-        struct vmml_settings again;
-
-        vmml_read_settings(&again, true);
-    }
-    return &vmml_settings;
+    place = atomic_fetch_add(&vmml_settings_taken, 1);
+    if (place >= VMML_SETTINGS_PLACES)
+        return &vmml_settings_default;
+    vmml_read_settings(&vmml_settings[place], false);
+    return vmml_settings_publish(&vmml_settings[place]);
 }
 
 const struct vmml_conf *vmml_conf(void)

@@ -302,7 +302,7 @@ void vmml_log_write(enum vmml_log_level level, const char *function,
     va_list args;
 
     vmml_conf(); /* reads the level and the file at the first line */
-    if (vmml_log_level < (int)level)
+    if (__atomic_load_n(&vmml_log_level, __ATOMIC_RELAXED) < (int)level)
         goto out;
     vmml_put_printf(&line, "vmmlane[%d] %s %s: ", (int)getpid(), names[level],
                     function);

@@ -34,7 +34,10 @@ void vmml_log_write(enum vmml_log_level level, const char *function,
 
 #define vmml_log(level, ...)                                                   \
     do {                                                                       \
-        if (__builtin_expect(vmml_log_level >= (int)(level), 0))               \
+        if (__builtin_expect(                                                  \
+                __atomic_load_n(&vmml_log_level, __ATOMIC_RELAXED) >=          \
+                    (int)(level),                                              \
+                0))                                                            \
             vmml_log_write(level, __func__, __VA_ARGS__);                      \
     } while (0)
 

@@ -23,24 +23,34 @@ static bool vmml_is_library(const char *file, const char *name)
 }
 
 /* The tool that CUDA_INJECTION64_PATH names is loaded by the driver and
- * watches it: it wants the real functions. Every thread that comes first
- * stores the same bytes. */
+ * watches it: it wants the real functions. */
+static const char *vmml_injected_file(void)
+{
+    const char *path = secure_getenv("CUDA_INJECTION64_PATH");
+    const char *slash = path != NULL ? strrchr(path, '/') : NULL;
+
+    return slash != NULL ? slash + 1 : path != NULL ? path : "";
+}
+
+/* Copied by the first thread; those that come before it is done look for
+ * themselves. */
 static bool vmml_is_injected(const char *file)
 {
+    enum { UNREAD, READING, READ };
+    static atomic_int state;
     static char tool[128];
-    static atomic_bool known;
+    int expected = UNREAD;
+    const char *name;
 
-    if (!atomic_load_explicit(&known, memory_order_acquire)) {
-        const char *path = secure_getenv("CUDA_INJECTION64_PATH");
-        const char *slash = path != NULL ? strrchr(path, '/') : NULL;
-
-        if (slash != NULL)
-            path = slash + 1;
-        if (path != NULL && strlen(path) < sizeof(tool))
-            strcpy(tool, path);
-        atomic_store_explicit(&known, true, memory_order_release);
+    if (atomic_load_explicit(&state, memory_order_acquire) == READ)
+        return tool[0] != '\0' && strcmp(file, tool) == 0;
+    name = vmml_injected_file();
+    if (atomic_compare_exchange_strong(&state, &expected, READING)) {
+        if (strlen(name) < sizeof(tool))
+            strcpy(tool, name);
+        atomic_store_explicit(&state, READ, memory_order_release);
     }
-    return tool[0] != '\0' && strcmp(file, tool) == 0;
+    return name[0] != '\0' && strcmp(file, name) == 0;
 }
 
 static bool vmml_is_driver(const char *file)

@@ -20,37 +20,52 @@ static void *vmml_lookup(void *handle, const char *name)
     return vmml_is_own(address) ? NULL : address;
 }
 
-/* Filled by every thread that comes before the first is done: all store the
- * same addresses, nobody waits for a thread that may hold the loader's lock.
- */
-static struct vmml_real vmml_real_table;
+/* Every thread that comes before the first is done fills a table of its own:
+ * nobody waits for a thread that may hold the loader's lock. */
+#define VMML_REAL_PLACES 16
+
+static struct vmml_real vmml_real_tables[VMML_REAL_PLACES];
+static atomic_uint vmml_real_taken;
 static _Atomic(const struct vmml_real *) vmml_real_found;
 
-static void vmml_real_fill(void *handle)
+static void vmml_real_fill(struct vmml_real *real, void *handle)
 {
-#define VMML_CU_REAL(name)                                                     \
-    __atomic_store_n((void **)&vmml_real_table.name,                           \
-                     vmml_lookup(handle, #name), __ATOMIC_RELAXED);
+#define VMML_CU_REAL(name)          *(void **)&real->name = vmml_lookup(handle, #name);
 #define VMML_CU(name, params, args) VMML_CU_REAL(name)
 #define VMML_UCT(type, name, params, args, missing)
 #define VMML_UCT_STUB(name)
 #include "hooks.def"
 }
 
+/* From the heap where more threads than there are places came at once. */
+static struct vmml_real *vmml_real_place(void)
+{
+    unsigned place = atomic_fetch_add(&vmml_real_taken, 1);
+
+    if (place < VMML_REAL_PLACES)
+        return &vmml_real_tables[place];
+    return calloc(1, sizeof(struct vmml_real));
+}
+
 static const struct vmml_real *vmml_real_search(void)
 {
     /* Keeps the library for as long as its addresses are kept. */
     void *handle = dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
+    const struct vmml_real *found = NULL;
+    struct vmml_real *own;
 
     if (handle == NULL) {
         dlerror();
         return NULL;
     }
-    vmml_real_fill(handle);
+    own = vmml_real_place();
+    if (own == NULL)
+        return NULL;
+    vmml_real_fill(own, handle);
     dlerror();
-    atomic_store_explicit(&vmml_real_found, &vmml_real_table,
-                          memory_order_release);
-    return &vmml_real_table;
+    if (atomic_compare_exchange_strong(&vmml_real_found, &found, own))
+        return own;
+    return found;
 }
 
 const struct vmml_real *vmml_real(void)

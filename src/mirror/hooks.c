@@ -52,13 +52,34 @@ struct single {
     CUstream stream;
 };
 
+/* UCX takes a copy whose post failed for one that never began: no piece of it
+ * may still be under way then. */
+static CUresult give_up(const struct single *single, CUresult result)
+{
+    if (single->real->cuStreamSynchronize(single->stream) != CUDA_SUCCESS)
+        vmml_debug("the stream of a refused copy has failed");
+    return result;
+}
+
 static CUresult post_single(void *arg)
 {
     const struct single *single = arg;
+    const struct vmml_copy *copy = &single->copy;
+    size_t piece = vmml_mirror_first_piece(copy);
+    size_t at = 0;
 
-    return single->real->cuMemcpyDtoDAsync_v2(
-        single->copy.dst, single->copy.src, single->copy.length,
-        single->stream);
+    do {
+        size_t rest = copy->length - at;
+        size_t length = piece < rest ? piece : rest;
+        CUresult result = single->real->cuMemcpyDtoDAsync_v2(
+            copy->dst + at, copy->src + at, length, single->stream);
+
+        if (result != CUDA_SUCCESS)
+            return at == 0 ? result : give_up(single, result);
+        at += length;
+        piece = VMML_PIECE_GROWTH * length;
+    } while (at < copy->length);
+    return CUDA_SUCCESS;
 }
 
 CUresult vmml_cuMemcpyDtoDAsync_v2(const void *caller, CUdeviceptr dst,

@@ -58,6 +58,18 @@ CUresult vmml_mirror_post(const struct vmml_copy *copies, size_t count,
                           void *arg);
 
 /*
+ * How much of a copy to post first. The driver looks at each chunk of a range
+ * before the GPU begins, about 0.09 us for one (measured: 512 MiB in 256
+ * chunks copy at 0.92 of the speed of one allocation, and at 0.98 when the
+ * first 64 MiB are posted alone). So a copy over many chunks is posted in
+ * pieces, each VMML_PIECE_GROWTH times the one before: the GPU works on one
+ * while the driver looks at the next.
+ * Returns the whole length where that would gain nothing.
+ */
+size_t vmml_mirror_first_piece(const struct vmml_copy *copy);
+#define VMML_PIECE_GROWTH 8
+
+/*
  * uct_rkey_ptr gave out `ptr`: its mirror is brought up to date and keeps what
  * it maps until `rkey` is released. False when it cannot be served. True for
  * addresses that are on no mirror.

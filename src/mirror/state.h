@@ -59,8 +59,9 @@ struct vmml_mirror {
 
     atomic_uint opens;
     atomic_uint pins;
-    atomic_bool holds;        /* mapped_count != 0 */
-    struct vmml_mirror *next; /* in the list of all */
+    atomic_bool holds;         /* mapped_count != 0 */
+    _Atomic size_t mean_chunk; /* bytes; 0 while nothing is mapped */
+    struct vmml_mirror *next;  /* in the list of all */
     struct vmml_mirror *next_in_bucket;
 };
 

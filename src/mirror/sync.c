@@ -355,6 +355,17 @@ static bool give_access(const struct vmml_real *real,
     return all;
 }
 
+static void note_mean(struct vmml_mirror *mirror)
+{
+    uint64_t bytes = 0;
+    size_t i;
+
+    for (i = 0; i < mirror->mapped_count; i++)
+        bytes += mirror->mapped[i].size;
+    atomic_store(&mirror->mean_chunk,
+                 mirror->mapped_count == 0 ? 0 : bytes / mirror->mapped_count);
+}
+
 /* chunks: sorted by address. Returns false when a live one is missing. */
 static bool map_chunks(const struct vmml_real *real, struct vmml_mirror *mirror,
                        const struct vmml_chunk_view *chunks, size_t count)
@@ -378,8 +389,10 @@ static bool map_chunks(const struct vmml_real *real, struct vmml_mirror *mirror,
         }
     }
     all = give_access(real, mirror, before) && all;
-    qsort(mirror->mapped, mirror->mapped_count, sizeof(*mirror->mapped),
-          compare_mapped);
+    if (mirror->mapped_count != 0)
+        qsort(mirror->mapped, mirror->mapped_count, sizeof(*mirror->mapped),
+              compare_mapped);
+    note_mean(mirror);
     if (mirror->mapped_count != 0 && !atomic_exchange(&mirror->holds, true))
         vmml_watch_wake();
     return all;
@@ -452,7 +465,8 @@ static enum vmml_sync sync_busy(const struct vmml_real *real,
         free(chunks);
         return VMML_SYNC_BUSY;
     }
-    qsort(chunks, count, sizeof(*chunks), compare_views);
+    if (count != 0)
+        qsort(chunks, count, sizeof(*chunks), compare_views);
     count = only_new(mirror, chunks, count);
     all = map_chunks(real, mirror, chunks, count);
     free(chunks);

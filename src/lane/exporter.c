@@ -91,16 +91,14 @@ bool vmml_exporter_ready(void)
 
     if (vmml_exporter.ledger != NULL)
         return true;
-    if (atomic_load(&vmml_exporter.failed))
-        return false;
     status = vmml_fork_watch();
     if (status == 0)
         status = -vmml_ledger_create(&vmml_exporter.ledger);
     if (status != 0) {
-        atomic_store(&vmml_exporter.failed, true);
-        vmml_warn("the ledger cannot be made (errno %d): memory of "
-                  "cuMemCreate keeps the lane that UCX finds without vmmlane",
-                  status);
+        vmml_warn_once(
+            "the ledger cannot be made (errno %d): memory of "
+            "cuMemCreate keeps the lane that UCX finds without vmmlane",
+            status);
         return false;
     }
     vmml_info("ledger made: descriptor %d",

@@ -166,8 +166,7 @@ static bool may_take(void)
     const struct vmml_conf *conf = vmml_conf();
 
     return conf->on && conf->share && !vmml_in_child &&
-           !atomic_load(&vmml_exporter.stood_down) &&
-           !atomic_load(&vmml_exporter.failed);
+           !atomic_load(&vmml_exporter.stood_down);
 }
 
 /* With the lock: the registration ends, if there is one. Chunks that no other

@@ -39,7 +39,6 @@ struct vmml_exporter {
      * window and after a stand-down. */
     atomic_bool has_windows;
     atomic_bool stood_down;
-    atomic_bool failed; /* no ledger can be had */
 };
 
 extern struct vmml_exporter vmml_exporter;

@@ -357,6 +357,13 @@ void vmml_mirror_pin_all(void)
             vmml_mirror_sync(mirror);
 }
 
+/* Revoked chunks that no pin keeps any more. */
+static bool has_loose_ends(const struct vmml_mirror *mirror)
+{
+    return atomic_load(&mirror->has_stale) && atomic_load(&mirror->pins) == 0 &&
+           !atomic_load(&vmml_mirrors_pinned);
+}
+
 bool vmml_mirror_refresh(void)
 {
     struct vmml_mirror *mirror;
@@ -367,7 +374,7 @@ bool vmml_mirror_refresh(void)
         if (!atomic_load(&mirror->holds))
             continue;
         vmml_peer_ended(mirror->peer);
-        if (!vmml_mirror_is_good(mirror))
+        if (!vmml_mirror_is_good(mirror) || has_loose_ends(mirror))
             vmml_mirror_sync(mirror);
         holds |= atomic_load(&mirror->holds);
     }

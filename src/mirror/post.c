@@ -44,6 +44,10 @@ static enum verdict enter(struct vmml_mirror *mirror, CUdeviceptr address,
                        (unsigned long)length);
         return VERDICT_REFUSE;
     }
+    /* Before going in: the look waits for a thread that may wait for us. */
+    if (atomic_load(&mirror->has_stale) &&
+        vmml_mirror_is_stale_at(mirror, address, address + length))
+        return VERDICT_SYNC;
     atomic_fetch_add(&mirror->inside, 1);
     if (!atomic_load(&mirror->closing) && vmml_mirror_is_good(mirror))
         return VERDICT_POST;
@@ -121,14 +125,15 @@ static CUresult order_all(const struct vmml_copy *copies, size_t count,
     return result;
 }
 
-/* A mirror that a pin keeps as it is: only revoked chunks are out of bounds. */
+/* Revoked chunks that a pin keeps mapped are out of bounds. */
 static bool touches_stale(const struct vmml_copy *copy,
                           struct vmml_mirror *mirror)
 {
     CUdeviceptr address =
         vmml_index_find(copy->dst) == mirror ? copy->dst : copy->src;
 
-    return vmml_mirror_is_stale_at(mirror, address, address + copy->length);
+    return atomic_load(&mirror->has_stale) &&
+           vmml_mirror_is_stale_at(mirror, address, address + copy->length);
 }
 
 static CUresult refuse(const struct vmml_mirror *mirror)
@@ -144,13 +149,14 @@ static CUresult post_inside(const struct vmml_copy *copies, size_t count,
                             void *arg)
 {
     CUresult result = order_all(copies, count, stream);
+    CUresult ended;
 
     if (result != CUDA_SUCCESS)
         return result;
     result = post(arg);
-    if (result == CUDA_SUCCESS)
-        result = vmml_order_end_copy(stream);
-    return result;
+    /* Also when it failed: a part of a batch may be under way. */
+    ended = vmml_order_end_copy(stream);
+    return result != CUDA_SUCCESS ? result : ended;
 }
 
 /* Is there a mirror among the copies whose window has changed? A chunk that
@@ -189,12 +195,9 @@ CUresult vmml_mirror_post(const struct vmml_copy *copies, size_t count,
         if (verdict == VERDICT_SYNC) {
             enum vmml_sync outcome = vmml_mirror_sync(mirror);
 
-            if (outcome == VMML_SYNC_GONE || outcome == VMML_SYNC_BUSY)
+            if (outcome == VMML_SYNC_GONE || outcome == VMML_SYNC_BUSY ||
+                touches_stale(&copies[which], mirror))
                 return refuse(mirror);
-            if (atomic_load(&mirror->has_stale))
-                return touches_stale(&copies[which], mirror)
-                           ? refuse(mirror)
-                           : post_inside(copies, count, stream, post, arg);
             continue;
         }
         result = post_inside(copies, count, stream, post, arg);

@@ -88,8 +88,7 @@ static inline bool vmml_mirror_is_good(struct vmml_mirror *mirror)
            atomic_load_explicit(revoked, memory_order_acquire) ==
                atomic_load_explicit(&mirror->revoked_seen,
                                     memory_order_relaxed) &&
-           !atomic_load_explicit(&mirror->peer->dead, memory_order_relaxed) &&
-           !atomic_load_explicit(&mirror->has_stale, memory_order_relaxed);
+           !atomic_load_explicit(&mirror->peer->dead, memory_order_relaxed);
 }
 
 /* Set by vmml_mirror_pin_all(): nothing is unmapped any more. */

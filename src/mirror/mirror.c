@@ -56,15 +56,19 @@ static struct vmml_mirror *find(const struct vmml_handle *handle, int device)
 static CUresult reserve(const struct vmml_real *real, uint64_t window_base,
                         size_t size, CUdeviceptr *address)
 {
+    struct vmml_relaxed relaxed;
     CUdeviceptr unwanted;
-    CUresult result = real->cuMemAddressReserve(address, size, 0, 0, 0);
+    CUresult result;
 
-    if (result != CUDA_SUCCESS || *address != window_base)
-        return result;
-    unwanted = *address;
+    vmml_relax(real, &relaxed);
     result = real->cuMemAddressReserve(address, size, 0, 0, 0);
-    if (real->cuMemAddressFree(unwanted, size) != CUDA_SUCCESS)
-        vmml_warn_once("cuMemAddressFree of an unused reservation failed");
+    if (result == CUDA_SUCCESS && *address == window_base) {
+        unwanted = *address;
+        result = real->cuMemAddressReserve(address, size, 0, 0, 0);
+        if (real->cuMemAddressFree(unwanted, size) != CUDA_SUCCESS)
+            vmml_warn_once("cuMemAddressFree of an unused reservation failed");
+    }
+    vmml_relax_end(real, &relaxed);
     return result;
 }
 
@@ -295,6 +299,10 @@ CUresult vmml_mirror_open(const struct vmml_handle *handle, CUdeviceptr *ptr)
     if (mirror == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     atomic_fetch_add(&mirror->opens, 1);
+    /* uct_md_mem_elem_pack opens on a device of its own choice, and a kernel
+     * reads what it gives: no copy that could be checked comes first. */
+    if (atomic_load(&vmml_mirrors_pinned) && !vmml_mirror_is_current(mirror))
+        vmml_mirror_sync(mirror);
     vmml_debug("window 0x%lx of process %u is opened at 0x%lx",
                (unsigned long)mirror->base, peer->pid,
                (unsigned long)mirror->address);
@@ -373,8 +381,7 @@ bool vmml_mirror_refresh(void)
          mirror = mirror->next) {
         if (!atomic_load(&mirror->holds))
             continue;
-        vmml_peer_ended(mirror->peer);
-        if (!vmml_mirror_is_good(mirror) || has_loose_ends(mirror))
+        if (!vmml_mirror_is_checked(mirror) || has_loose_ends(mirror))
             vmml_mirror_sync(mirror);
         holds |= atomic_load(&mirror->holds);
     }

@@ -61,6 +61,25 @@ bool vmml_peer_ended(struct vmml_peer *peer)
     return true;
 }
 
+bool vmml_peer_is_same(struct vmml_peer *peer)
+{
+    int fd = vmml_peer_get_fd(peer, peer->ledger_fd);
+    struct stat status;
+    bool same;
+
+    if (fd < 0 && fd != -EBADF)
+        return false;
+    same = fd >= 0 && fstat(fd, &status) == 0 &&
+           status.st_dev == peer->ledger_dev &&
+           status.st_ino == peer->ledger_ino;
+    vmml_fd_close(fd);
+    if (!same && !atomic_exchange(&peer->dead, true))
+        vmml_info("process %u has no ledger any more (an exec, or it closed "
+                  "all descriptors)",
+                  peer->pid);
+    return same;
+}
+
 struct vmml_peer *vmml_peer_first(void)
 {
     return atomic_load(&peers);
@@ -133,6 +152,7 @@ static int attach_ledger(struct vmml_peer *peer,
                          const struct vmml_handle *handle)
 {
     int fd = vmml_peer_get_fd(peer, handle->ledger_fd);
+    struct stat file;
     int status;
 
     if (fd < 0) {
@@ -144,15 +164,22 @@ static int attach_ledger(struct vmml_peer *peer,
             warn_open(handle, -fd);
         return fd;
     }
-    status = vmml_ledger_open(fd, handle->nonce, &peer->reader);
+    status = fstat(fd, &file) == 0
+                 ? vmml_ledger_open(fd, handle->nonce, &peer->reader)
+                 : -errno;
     vmml_fd_close(fd);
     if (status == 0 && vmml_ledger_reader_pid(peer->reader) != handle->pid) {
         vmml_ledger_close(peer->reader);
         status = -ESTALE;
     }
-    if (status != 0)
+    if (status != 0) {
         warn_ledger(handle, -status);
-    return status;
+        return status;
+    }
+    peer->ledger_fd = handle->ledger_fd;
+    peer->ledger_dev = file.st_dev;
+    peer->ledger_ino = file.st_ino;
+    return 0;
 }
 
 static bool is_same_namespace(const struct vmml_handle *handle)

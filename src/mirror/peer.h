@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "lane/handle.h"
 #include "ledger/reader.h"
@@ -16,6 +17,9 @@ struct vmml_peer {
     uint8_t nonce[VMML_NONCE_SIZE];
     uint32_t pid;
     int pidfd;
+    int ledger_fd; /* its number in the peer */
+    dev_t ledger_dev;
+    ino_t ledger_ino;
     struct vmml_ledger_reader *reader;
     atomic_bool dead;
     struct vmml_peer *next;
@@ -38,6 +42,13 @@ struct vmml_peer *vmml_peer_first(void);
 
 /* Has the process ended? One poll(2) until it has. */
 bool vmml_peer_ended(struct vmml_peer *peer);
+
+/*
+ * Has the peer still the ledger under its number? After an exec, and where it
+ * closed all its descriptors, it has not: then it counts as ended. False also
+ * where that cannot be told now. Three system calls.
+ */
+bool vmml_peer_is_same(struct vmml_peer *peer);
 
 /* A copy of the peer's descriptor `fd`, close-on-exec. Returns -errno:
  * EBADF it has no such descriptor, ESRCH it ended, EPERM not allowed. */

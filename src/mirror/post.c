@@ -4,6 +4,8 @@
  */
 #include "mirror/state.h"
 
+#include <stdlib.h>
+
 #include "base/log.h"
 #include "mirror/index.h"
 
@@ -16,124 +18,43 @@ enum verdict {
     VERDICT_REFUSE, /* out of all again */
 };
 
-/* Both ends of a copy; a mirror can be on either. */
-static struct vmml_mirror *mirror_at(CUdeviceptr address, size_t length,
-                                     bool *bounds)
+/* An end of a copy that lies on a mirror. */
+struct end {
+    struct vmml_mirror *mirror;
+    CUdeviceptr address;
+    size_t length;
+};
+
+static size_t find_end(CUdeviceptr address, size_t length, struct end *end)
 {
     struct vmml_mirror *mirror = vmml_index_find(address);
 
-    if (mirror != NULL) {
-        uint64_t offset = address - mirror->address;
-
-        *bounds = offset <= mirror->size && length <= mirror->size - offset;
-    }
-    return mirror;
+    if (mirror == NULL)
+        return 0;
+    *end = (struct end){mirror, address, length};
+    return 1;
 }
 
-static void leave(struct vmml_mirror *mirror)
+/* ends: room for two of each copy. A mirror may be on either side. */
+static size_t find_ends(const struct vmml_copy *copies, size_t count,
+                        struct end *ends)
 {
-    if (mirror != NULL)
-        atomic_fetch_sub(&mirror->inside, 1);
-}
-
-static enum verdict enter(struct vmml_mirror *mirror, CUdeviceptr address,
-                          size_t length, bool bounds)
-{
-    if (!bounds) {
-        vmml_warn_once("a copy of 0x%lx bytes leaves its window: refused",
-                       (unsigned long)length);
-        return VERDICT_REFUSE;
-    }
-    /* Before going in: the look waits for a thread that may wait for us. */
-    if (atomic_load(&mirror->has_stale) &&
-        vmml_mirror_is_stale_at(mirror, address, address + length))
-        return VERDICT_SYNC;
-    atomic_fetch_add(&mirror->inside, 1);
-    if (!atomic_load(&mirror->closing) && vmml_mirror_is_good(mirror))
-        return VERDICT_POST;
-    leave(mirror);
-    return VERDICT_SYNC;
-}
-
-static void leave_all(const struct vmml_copy *copies, size_t count)
-{
+    size_t found = 0;
     size_t i;
 
     for (i = 0; i < count; i++) {
-        leave(vmml_index_find(copies[i].dst));
-        leave(vmml_index_find(copies[i].src));
+        found += find_end(copies[i].dst, copies[i].length, &ends[found]);
+        found += find_end(copies[i].src, copies[i].length, &ends[found]);
     }
+    return found;
 }
 
-/* Enter the mirror of one side of a copy, if there is one. `*mirror` is the
- * one that a verdict other than VERDICT_POST is about. */
-static enum verdict enter_side(CUdeviceptr address, size_t length,
-                               struct vmml_mirror **mirror)
+static bool is_inside(const struct end *end)
 {
-    bool bounds = true;
+    uint64_t offset = end->address - end->mirror->address;
 
-    *mirror = mirror_at(address, length, &bounds);
-    return *mirror == NULL ? VERDICT_POST
-                           : enter(*mirror, address, length, bounds);
-}
-
-static enum verdict enter_all(const struct vmml_copy *copies, size_t count,
-                              struct vmml_mirror **mirror, size_t *which)
-{
-    enum verdict verdict;
-    size_t i;
-
-    for (i = 0; i < count; i++) {
-        *which = i;
-        verdict = enter_side(copies[i].dst, copies[i].length, mirror);
-        if (verdict != VERDICT_POST) {
-            leave_all(copies, i);
-            return verdict;
-        }
-        verdict = enter_side(copies[i].src, copies[i].length, mirror);
-        if (verdict != VERDICT_POST) {
-            leave(vmml_index_find(copies[i].dst));
-            leave_all(copies, i);
-            return verdict;
-        }
-    }
-    return VERDICT_POST;
-}
-
-/* The streams of every mirror in the copies learn of this one. */
-static CUresult order_all(const struct vmml_copy *copies, size_t count,
-                          CUstream stream)
-{
-    struct vmml_mirror *last = NULL;
-    CUresult result = CUDA_SUCCESS;
-    bool ordered = false;
-    size_t i;
-
-    for (i = 0; i < 2 * count && result == CUDA_SUCCESS; i++) {
-        const struct vmml_copy *copy = &copies[i / 2];
-        struct vmml_mirror *mirror =
-            vmml_index_find(i % 2 ? copy->src : copy->dst);
-
-        if (mirror == NULL || mirror == last)
-            continue;
-        result = vmml_order_begin_copy(stream, &mirror->posted);
-        last = mirror;
-        ordered = true;
-    }
-    if (!ordered)
-        result = vmml_order_begin_copy(stream, NULL);
-    return result;
-}
-
-/* Revoked chunks that a pin keeps mapped are out of bounds. */
-static bool touches_stale(const struct vmml_copy *copy,
-                          struct vmml_mirror *mirror)
-{
-    CUdeviceptr address =
-        vmml_index_find(copy->dst) == mirror ? copy->dst : copy->src;
-
-    return atomic_load(&mirror->has_stale) &&
-           vmml_mirror_is_stale_at(mirror, address, address + copy->length);
+    return offset <= end->mirror->size &&
+           end->length <= end->mirror->size - offset;
 }
 
 static CUresult refuse(const struct vmml_mirror *mirror)
@@ -144,70 +65,178 @@ static CUresult refuse(const struct vmml_mirror *mirror)
     return CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUresult post_inside(const struct vmml_copy *copies, size_t count,
-                            CUstream stream, CUresult (*post)(void *arg),
-                            void *arg)
+static void leave(const struct end *end)
 {
-    CUresult result = order_all(copies, count, stream);
+    atomic_fetch_sub(&end->mirror->inside, 1);
+}
+
+/* Inside. A mirror that a pin keeps as it is may hold revoked chunks: only
+ * those are out of bounds. */
+static enum verdict check(const struct end *end)
+{
+    struct vmml_mirror *mirror = end->mirror;
+
+    if (atomic_load(&mirror->closing) || !vmml_mirror_is_checked(mirror))
+        return VERDICT_SYNC;
+    if (!atomic_load_explicit(&mirror->has_stale, memory_order_relaxed))
+        return VERDICT_POST;
+    switch (vmml_mirror_stale_at(mirror, end->address, end->length)) {
+    case VMML_STALE_NO:
+        return VERDICT_POST;
+    case VMML_STALE_YES:
+        refuse(mirror);
+        return VERDICT_REFUSE;
+    case VMML_STALE_BUSY:
+        break;
+    }
+    return VERDICT_SYNC;
+}
+
+static enum verdict enter(const struct end *end)
+{
+    enum verdict verdict;
+
+    if (!is_inside(end)) {
+        vmml_warn_once("a copy of 0x%lx bytes leaves its window: refused",
+                       (unsigned long)end->length);
+        return VERDICT_REFUSE;
+    }
+    atomic_fetch_add(&end->mirror->inside, 1);
+    verdict = check(end);
+    if (verdict != VERDICT_POST)
+        leave(end);
+    return verdict;
+}
+
+/* `*which`: the end that a verdict other than VERDICT_POST is about. */
+static enum verdict enter_all(const struct end *ends, size_t count,
+                              size_t *which)
+{
+    enum verdict verdict = VERDICT_POST;
+    size_t i;
+
+    for (i = 0; i < count && verdict == VERDICT_POST; i++) {
+        *which = i;
+        verdict = enter(&ends[i]);
+    }
+    if (verdict == VERDICT_POST)
+        return verdict;
+    for (i = 0; i < *which; i++)
+        leave(&ends[i]);
+    return verdict;
+}
+
+/* The streams of every mirror in the copies learn of this one. */
+static CUresult order_all(const struct end *ends, size_t count, CUstream stream)
+{
+    struct vmml_mirror *last = NULL;
+    CUresult result = CUDA_SUCCESS;
+    size_t i;
+
+    if (count == 0)
+        return vmml_order_begin_copy(stream, NULL);
+    for (i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        if (ends[i].mirror == last)
+            continue;
+        last = ends[i].mirror;
+        result = vmml_order_begin_copy(stream, &last->posted);
+    }
+    return result;
+}
+
+/* A batch that fails may have queued some of its copies. */
+static CUresult post_ordered(const struct end *ends, size_t count,
+                             CUstream stream, CUresult (*post)(void *arg),
+                             void *arg)
+{
+    CUresult result = order_all(ends, count, stream);
     CUresult ended;
 
     if (result != CUDA_SUCCESS)
         return result;
     result = post(arg);
-    /* Also when it failed: a part of a batch may be under way. */
     ended = vmml_order_end_copy(stream);
     return result != CUDA_SUCCESS ? result : ended;
 }
 
-/* Is there a mirror among the copies whose window has changed? A chunk that
- * was published after the last sync is a hole in the mirror until then. */
-static bool sync_outdated(const struct vmml_copy *copies, size_t count)
+/* Is there a mirror among the ends whose window has changed? A chunk that was
+ * published after the last sync is a hole in the mirror until then. */
+static bool sync_outdated(const struct end *ends, size_t count)
 {
     bool any = false;
     size_t i;
 
-    for (i = 0; i < 2 * count; i++) {
-        const struct vmml_copy *copy = &copies[i / 2];
-        struct vmml_mirror *mirror =
-            vmml_index_find(i % 2 ? copy->src : copy->dst);
-
-        if (mirror != NULL && !vmml_mirror_is_current(mirror))
-            any |= vmml_mirror_sync(mirror) == VMML_SYNC_OK;
-    }
+    for (i = 0; i < count; i++)
+        if (!vmml_mirror_is_current(ends[i].mirror))
+            any |= vmml_mirror_sync(ends[i].mirror) == VMML_SYNC_OK;
     return any;
+}
+
+/* False: no copy can be posted on it now. */
+static bool sync_one(struct vmml_mirror *mirror)
+{
+    switch (vmml_mirror_sync(mirror)) {
+    case VMML_SYNC_OK:
+        return true;
+    case VMML_SYNC_FAILED:
+        /* What is mapped may be used where the rest is known to be valid. */
+        return vmml_mirror_is_checked(mirror);
+    default:
+        return false;
+    }
+}
+
+static CUresult post_checked(const struct end *ends, size_t count,
+                             CUstream stream, CUresult (*post)(void *arg),
+                             void *arg)
+{
+    bool retried = false;
+    CUresult result;
+    size_t which = 0;
+    int tries;
+
+    for (tries = 0; tries < POST_TRIES; tries++) {
+        switch (enter_all(ends, count, &which)) {
+        case VERDICT_REFUSE:
+            return CUDA_ERROR_INVALID_VALUE;
+        case VERDICT_SYNC:
+            if (!sync_one(ends[which].mirror))
+                return refuse(ends[which].mirror);
+            continue;
+        case VERDICT_POST:
+            break;
+        }
+        result = post_ordered(ends, count, stream, post, arg);
+        for (which = 0; which < count; which++)
+            leave(&ends[which]);
+        if (result != CUDA_ERROR_INVALID_VALUE || retried ||
+            !sync_outdated(ends, count))
+            return result;
+        retried = true;
+    }
+    return refuse(ends[which < count ? which : 0].mirror);
 }
 
 CUresult vmml_mirror_post(const struct vmml_copy *copies, size_t count,
                           CUstream stream, CUresult (*post)(void *arg),
                           void *arg)
 {
-    struct vmml_mirror *mirror = NULL;
-    enum verdict verdict;
-    bool retried = false;
+    struct end few[2];
+    struct end *ends = few;
     CUresult result;
-    size_t which;
-    int tries;
+    size_t found;
 
-    for (tries = 0; tries < POST_TRIES; tries++) {
-        verdict = enter_all(copies, count, &mirror, &which);
-        if (verdict == VERDICT_REFUSE)
-            return CUDA_ERROR_INVALID_VALUE;
-        if (verdict == VERDICT_SYNC) {
-            enum vmml_sync outcome = vmml_mirror_sync(mirror);
-
-            if (outcome == VMML_SYNC_GONE || outcome == VMML_SYNC_BUSY ||
-                touches_stale(&copies[which], mirror))
-                return refuse(mirror);
-            continue;
-        }
-        result = post_inside(copies, count, stream, post, arg);
-        leave_all(copies, count);
-        if (result != CUDA_ERROR_INVALID_VALUE || retried ||
-            !sync_outdated(copies, count))
-            return result;
-        retried = true;
+    if (count > sizeof(few) / sizeof(few[0]) / 2) {
+        ends = malloc(2 * count * sizeof(*ends));
+        if (ends == NULL)
+            return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    return refuse(mirror);
+    found = find_ends(copies, count, ends);
+    result = found == 0 ? post_ordered(NULL, 0, stream, post, arg)
+                        : post_checked(ends, found, stream, post, arg);
+    if (ends != few)
+        free(ends);
+    return result;
 }
 
 /* Chunks of the first piece, and from how many on a copy is cut. */

@@ -25,7 +25,8 @@ struct vmml_mapped {
     uint64_t size;
     uint64_t serial;
     uint32_t slot;
-    bool stale; /* revoked, and kept because the mirror is pinned */
+    bool stale; /* revoked, and kept: the mirror is pinned, or cuMemUnmap
+                 * failed */
 };
 
 struct vmml_mirror {
@@ -44,6 +45,7 @@ struct vmml_mirror {
     /* The busy thread's. */
     struct vmml_window_view view;
     bool viewed;     /* `view` is of the window as it was seen last */
+    bool complete;   /* all that it shows is mapped */
     uint64_t newest; /* serial up to which publications are mapped */
     struct vmml_mapped *mapped; /* sorted by address */
     size_t mapped_count;
@@ -78,8 +80,9 @@ enum vmml_sync vmml_mirror_sync(struct vmml_mirror *mirror);
 /* Is there nothing to do for vmml_mirror_sync()? Two loads. */
 bool vmml_mirror_is_current(struct vmml_mirror *mirror);
 
-/* May a copy be posted on the mirror by what is known without a lock? */
-static inline bool vmml_mirror_is_good(struct vmml_mirror *mirror)
+/* Is what is mapped known to be valid, but for chunks marked stale? Without a
+ * lock. */
+static inline bool vmml_mirror_is_checked(struct vmml_mirror *mirror)
 {
     const _Atomic uint64_t *revoked =
         atomic_load_explicit(&mirror->revoked, memory_order_acquire);
@@ -91,13 +94,25 @@ static inline bool vmml_mirror_is_good(struct vmml_mirror *mirror)
            !atomic_load_explicit(&mirror->peer->dead, memory_order_relaxed);
 }
 
+static inline bool vmml_mirror_is_good(struct vmml_mirror *mirror)
+{
+    return vmml_mirror_is_checked(mirror) &&
+           !atomic_load_explicit(&mirror->has_stale, memory_order_relaxed);
+}
+
 /* Set by vmml_mirror_pin_all(): nothing is unmapped any more. */
 extern atomic_bool vmml_mirrors_pinned;
 
-/* Does [from, to) of the importer's addresses touch a chunk that was revoked
- * and that a pin keeps mapped? */
-bool vmml_mirror_is_stale_at(struct vmml_mirror *mirror, uint64_t from,
-                             uint64_t to);
+/* Does [address, address+length) of the importer's touch a chunk that was
+ * revoked and is still mapped? BUSY: a thread is changing the mirror. Waits for
+ * nobody, so that a poster may ask while it is inside. */
+enum vmml_stale {
+    VMML_STALE_NO,
+    VMML_STALE_YES,
+    VMML_STALE_BUSY,
+};
+enum vmml_stale vmml_mirror_stale_at(struct vmml_mirror *mirror,
+                                     CUdeviceptr address, size_t length);
 
 /* Start the watcher, once. */
 void vmml_watch_start(void);

@@ -14,6 +14,11 @@
 #include "base/fd.h"
 #include "base/log.h"
 
+/* So often, and with this pause, a ledger that is being written is read: half
+ * a second and more. Each reading tries for some milliseconds. */
+#define READ_TRIES    100
+#define READ_PAUSE_NS 5000000
+
 atomic_bool vmml_mirrors_pinned;
 
 static struct timespec deadline(void)
@@ -121,6 +126,7 @@ static void mark_stale(struct vmml_mirror *mirror)
     atomic_store(&mirror->has_stale, any);
 }
 
+/* False: it is still mapped. */
 static bool unmap_one(const struct vmml_real *real,
                       const struct vmml_mirror *mirror,
                       const struct vmml_mapped *mapped)
@@ -184,15 +190,16 @@ static bool drop_victims(const struct vmml_real *real,
     return true;
 }
 
-/* Index of the first mapped chunk at or above `address`. */
-static size_t position(const struct vmml_mirror *mirror, uint64_t address)
+/* Index of the first mapped chunk that ends above `address`. */
+static size_t first_above(const struct vmml_mirror *mirror, uint64_t address)
 {
     size_t low = 0, high = mirror->mapped_count;
 
     while (low < high) {
         size_t middle = low + (high - low) / 2;
+        const struct vmml_mapped *mapped = &mirror->mapped[middle];
 
-        if (mirror->mapped[middle].address < address)
+        if (mapped->address + mapped->size <= address)
             low = middle + 1;
         else
             high = middle;
@@ -200,16 +207,17 @@ static size_t position(const struct vmml_mirror *mirror, uint64_t address)
     return low;
 }
 
-static bool overlaps(const struct vmml_mirror *mirror,
-                     const struct vmml_chunk_view *chunk)
+/* A mapped chunk that lies where `chunk` is to be, or NULL. */
+static const struct vmml_mapped *
+mapped_over(const struct vmml_mirror *mirror,
+            const struct vmml_chunk_view *chunk)
 {
-    size_t i = position(mirror, chunk->address);
+    size_t i = first_above(mirror, chunk->address);
 
-    if (i < mirror->mapped_count &&
-        mirror->mapped[i].address < chunk->address + chunk->size)
-        return true;
-    return i > 0 && mirror->mapped[i - 1].address + mirror->mapped[i - 1].size >
-                        chunk->address;
+    if (i == mirror->mapped_count ||
+        mirror->mapped[i].address >= chunk->address + chunk->size)
+        return NULL;
+    return &mirror->mapped[i];
 }
 
 static bool reserve_records(struct vmml_mirror *mirror, size_t more)
@@ -235,6 +243,30 @@ static int compare_mapped(const void *a, const void *b)
     const struct vmml_mapped *left = a, *right = b;
 
     return (left->address > right->address) - (left->address < right->address);
+}
+
+/* mapped[from, count), sorted by itself, goes where it belongs. */
+static void merge(struct vmml_mirror *mirror, size_t from)
+{
+    struct vmml_mapped *mapped = mirror->mapped, *added;
+    size_t count = mirror->mapped_count - from;
+    size_t old = from, at = mirror->mapped_count;
+
+    if (count == 0 || from == 0 ||
+        mapped[from - 1].address < mapped[from].address)
+        return;
+    added = malloc(count * sizeof(*added));
+    if (added == NULL) {
+        qsort(mapped, mirror->mapped_count, sizeof(*mapped), compare_mapped);
+        return;
+    }
+    memcpy(added, &mapped[from], count * sizeof(*added));
+    while (count > 0)
+        if (old > 0 && mapped[old - 1].address > added[count - 1].address)
+            mapped[--at] = mapped[--old];
+        else
+            mapped[--at] = added[--count];
+    free(added);
 }
 
 static int compare_views(const void *a, const void *b)
@@ -324,6 +356,25 @@ static bool set_access(const struct vmml_real *real,
     return false;
 }
 
+/* Of what was mapped just now, nothing may be used: unmap mapped[from, to). */
+static void take_back(const struct vmml_real *real, struct vmml_mirror *mirror,
+                      size_t from, size_t to)
+{
+    size_t kept = from;
+    size_t i;
+
+    for (i = from; i < to; i++) {
+        if (unmap_one(real, mirror, &mirror->mapped[i]))
+            continue;
+        mirror->mapped[kept] = mirror->mapped[i];
+        mirror->mapped[kept++].stale = true;
+        atomic_store(&mirror->has_stale, true);
+    }
+    memmove(&mirror->mapped[kept], &mirror->mapped[to],
+            (mirror->mapped_count - to) * sizeof(*mirror->mapped));
+    mirror->mapped_count -= to - kept;
+}
+
 /* Access for mapped[from, count), which were mapped just now, a run at a
  * time; what gets none is unmapped again. */
 static bool give_access(const struct vmml_real *real,
@@ -336,21 +387,17 @@ static bool give_access(const struct vmml_real *real,
         uint64_t address = mirror->mapped[first].address;
         uint64_t end = address + mirror->mapped[first].size;
         size_t last = first + 1;
-        size_t i;
+        size_t after;
 
         while (last < mirror->mapped_count &&
                mirror->mapped[last].address == end)
             end += mirror->mapped[last++].size;
-        if (set_access(real, mirror, address, end - address)) {
-            first = last;
-            continue;
+        after = mirror->mapped_count - last;
+        if (!set_access(real, mirror, address, end - address)) {
+            all = false;
+            take_back(real, mirror, first, last);
         }
-        all = false;
-        for (i = first; i < last; i++)
-            unmap_one(real, mirror, &mirror->mapped[i]);
-        memmove(&mirror->mapped[first], &mirror->mapped[last],
-                (mirror->mapped_count - last) * sizeof(*mirror->mapped));
-        mirror->mapped_count -= last - first;
+        first = mirror->mapped_count - after;
     }
     return all;
 }
@@ -366,69 +413,123 @@ static void note_mean(struct vmml_mirror *mirror)
                  mirror->mapped_count == 0 ? 0 : bytes / mirror->mapped_count);
 }
 
+/* Map them without access. Where the device cannot have access at all, the
+ * first chunk tells. */
+static bool map_new(const struct vmml_real *real, struct vmml_mirror *mirror,
+                    const struct vmml_chunk_view *chunks, size_t count)
+{
+    bool is_known = mirror->mapped_count > 0;
+    bool dead;
+    size_t i;
+
+    for (i = 0; i < count; i++) {
+        dead = false;
+        if (!map_chunk(real, mirror, &chunks[i], &dead)) {
+            if (!dead)
+                return false;
+            continue;
+        }
+        if (!is_known &&
+            !set_access(real, mirror, chunks[i].address, chunks[i].size)) {
+            take_back(real, mirror, 0, 1);
+            return false;
+        }
+        is_known = true;
+    }
+    return true;
+}
+
 /* chunks: sorted by address. Returns false when a live one is missing. */
 static bool map_chunks(const struct vmml_real *real, struct vmml_mirror *mirror,
                        const struct vmml_chunk_view *chunks, size_t count)
 {
     size_t before = mirror->mapped_count;
-    bool all = true;
-    bool dead;
-    size_t i;
+    bool all;
 
+    if (count == 0)
+        return true;
     if (!reserve_records(mirror, count))
         return false;
-    for (i = 0; i < count; i++) {
-        if (chunks[i].kind != VMML_CHUNK_FD) {
-            all = false;
-            continue;
-        }
-        dead = false;
-        if (!map_chunk(real, mirror, &chunks[i], &dead) && !dead) {
-            all = false;
-            break;
-        }
+    all = map_new(real, mirror, chunks, count);
+    /* An exec closes descriptors without a word in the ledger, and their
+     * numbers may be of other memory by now. */
+    if (mirror->mapped_count > before && !vmml_peer_is_same(mirror->peer)) {
+        take_back(real, mirror, before, mirror->mapped_count);
+        all = false;
     }
     all = give_access(real, mirror, before) && all;
-    if (mirror->mapped_count != 0)
-        qsort(mirror->mapped, mirror->mapped_count, sizeof(*mirror->mapped),
-              compare_mapped);
+    merge(mirror, before);
     note_mean(mirror);
     if (mirror->mapped_count != 0 && !atomic_exchange(&mirror->holds, true))
         vmml_watch_wake();
     return all;
 }
 
-/* Drop from `chunks` what is mapped already or lies under a pinned one. */
+/* Drop from `chunks` what is mapped already, and what cannot be mapped yet
+ * because a revoked one is kept there (*hidden). */
 static size_t only_new(const struct vmml_mirror *mirror,
-                       struct vmml_chunk_view *chunks, size_t count)
+                       struct vmml_chunk_view *chunks, size_t count,
+                       bool *hidden)
 {
+    const struct vmml_mapped *mapped;
     size_t kept = 0;
     size_t i;
 
-    for (i = 0; i < count; i++)
-        if (!overlaps(mirror, &chunks[i]))
+    *hidden = false;
+    for (i = 0; i < count; i++) {
+        mapped = mapped_over(mirror, &chunks[i]);
+        if (mapped == NULL)
             chunks[kept++] = chunks[i];
+        else
+            *hidden |= mapped->serial != chunks[i].serial;
+    }
     return kept;
 }
 
-/* What the exporter publishes now. */
+static int collect(struct vmml_mirror *mirror, struct vmml_chunk_view **chunks,
+                   size_t *count)
+{
+    return vmml_ledger_collect(mirror->peer->reader, &mirror->view,
+                               mirror->newest, VMML_MIRROR_GRANULE, chunks,
+                               count);
+}
+
+static int read_once(struct vmml_mirror *mirror,
+                     struct vmml_chunk_view **chunks, size_t *count)
+{
+    int status = -ENOENT;
+
+    if (mirror->viewed)
+        status = collect(mirror, chunks, count);
+    /* Its entry may be another window's by now, and it have a new one. */
+    if (status == -ENOENT) {
+        status = vmml_ledger_find_window(mirror->peer->reader, mirror->base,
+                                         mirror->size, &mirror->view);
+        if (status == 0)
+            status = collect(mirror, chunks, count);
+    }
+    mirror->viewed = status == 0;
+    return status;
+}
+
+/* What the exporter publishes now. -EAGAIN: it did not stop writing, or was
+ * stopped while it wrote. */
 static int read_window(struct vmml_mirror *mirror,
                        struct vmml_chunk_view **chunks, size_t *count)
 {
-    struct vmml_ledger_reader *reader = mirror->peer->reader;
-    int status = 0;
+    const struct timespec pause = {.tv_nsec = READ_PAUSE_NS};
+    int status = -EAGAIN;
+    int tries;
 
     *chunks = NULL;
     *count = 0;
-    if (vmml_peer_ended(mirror->peer))
-        return -ESRCH;
-    if (!mirror->viewed)
-        status = vmml_ledger_find_window(reader, mirror->base, mirror->size,
-                                         &mirror->view);
-    if (status == 0)
-        status = vmml_ledger_collect(reader, &mirror->view, mirror->newest,
-                                     VMML_MIRROR_GRANULE, chunks, count);
-    mirror->viewed = status == 0;
+    for (tries = 0; tries < READ_TRIES && status == -EAGAIN; tries++) {
+        if (tries > 0)
+            nanosleep(&pause, NULL);
+        if (vmml_peer_ended(mirror->peer))
+            return -ESRCH;
+        status = read_once(mirror, chunks, count);
+    }
     return status;
 }
 
@@ -444,38 +545,60 @@ static enum vmml_sync lose_all(const struct vmml_real *real,
     return VMML_SYNC_GONE;
 }
 
+/* The ledger could not be read. */
+static enum vmml_sync read_failed(const struct vmml_real *real,
+                                  struct vmml_mirror *mirror, int status)
+{
+    switch (status) {
+    case -ESRCH:
+    case -ENOENT:
+        return lose_all(real, mirror);
+    case -EAGAIN:
+    case -ENOMEM:
+        /* It passes: nothing is known to be wrong with what is mapped. */
+        vmml_warn_once("the ledger of process %u cannot be read now (errno "
+                       "%d)",
+                       mirror->peer->pid, -status);
+        return VMML_SYNC_BUSY;
+    default:
+        vmml_warn_once("the ledger of process %u makes no sense (errno %d): "
+                       "no fast lane",
+                       mirror->peer->pid, -status);
+        lose_all(real, mirror);
+        return VMML_SYNC_FAILED;
+    }
+}
+
 static enum vmml_sync sync_busy(const struct vmml_real *real,
                                 struct vmml_mirror *mirror)
 {
     struct vmml_chunk_view *chunks;
     size_t count;
     int status = read_window(mirror, &chunks, &count);
-    bool all;
+    bool hidden;
 
-    if (status == -ESRCH || status == -ENOENT)
-        return lose_all(real, mirror);
-    if (status != 0) {
-        vmml_warn_once("the ledger of process %u cannot be read (errno %d)",
-                       mirror->peer->pid, -status);
-        lose_all(real, mirror);
-        return VMML_SYNC_FAILED;
-    }
+    mirror->complete = false;
+    if (status != 0)
+        return read_failed(real, mirror, status);
     /* First what was revoked: a new chunk may lie where it was. */
-    if (has_victims(mirror) && !drop_victims(real, mirror)) {
+    if ((has_victims(mirror) || atomic_load(&mirror->has_stale)) &&
+        !drop_victims(real, mirror)) {
         free(chunks);
         return VMML_SYNC_BUSY;
     }
-    if (count != 0)
+    if (count > 1)
         qsort(chunks, count, sizeof(*chunks), compare_views);
-    count = only_new(mirror, chunks, count);
-    all = map_chunks(real, mirror, chunks, count);
+    count = only_new(mirror, chunks, count, &hidden);
+    mirror->complete = map_chunks(real, mirror, chunks, count) && !hidden;
     free(chunks);
+    if (atomic_load(&mirror->peer->dead))
+        return lose_all(real, mirror);
     /* What is mapped stays usable when something new could not be. */
     atomic_store(&mirror->revoked_seen, mirror->view.revoked);
     atomic_store(
         &mirror->revoked,
         vmml_ledger_revoked_word(mirror->peer->reader, mirror->view.index));
-    if (!all)
+    if (!mirror->complete)
         return VMML_SYNC_FAILED;
     if (count > 0)
         vmml_debug("%zu chunks of window 0x%lx of process %u are mapped at "
@@ -509,27 +632,29 @@ bool vmml_mirror_is_current(struct vmml_mirror *mirror)
     if (!vmml_mirror_is_good(mirror))
         return false;
     pthread_mutex_lock(&mirror->lock);
-    current = !mirror->busy && mirror->viewed &&
+    current = !mirror->busy && mirror->viewed && mirror->complete &&
               !vmml_ledger_window_changed(mirror->peer->reader, &mirror->view,
                                           &revoked);
     pthread_mutex_unlock(&mirror->lock);
     return current;
 }
 
-bool vmml_mirror_is_stale_at(struct vmml_mirror *mirror, uint64_t from,
-                             uint64_t to)
+enum vmml_stale vmml_mirror_stale_at(struct vmml_mirror *mirror,
+                                     CUdeviceptr address, size_t length)
 {
-    bool stale = false;
+    uint64_t from = mirror->base + (address - mirror->address);
+    enum vmml_stale stale = VMML_STALE_NO;
     size_t i;
 
-    if (!become_busy(mirror))
-        return true;
-    for (i = 0; i < mirror->mapped_count && !stale; i++) {
-        uint64_t start = local_address(mirror, mirror->mapped[i].address);
-
-        stale = mirror->mapped[i].stale && start < to &&
-                from < start + mirror->mapped[i].size;
-    }
-    become_idle(mirror);
+    pthread_mutex_lock(&mirror->lock);
+    if (mirror->busy)
+        stale = VMML_STALE_BUSY;
+    for (i = stale == VMML_STALE_NO ? first_above(mirror, from)
+                                    : mirror->mapped_count;
+         i < mirror->mapped_count && mirror->mapped[i].address < from + length;
+         i++)
+        if (mirror->mapped[i].stale)
+            stale = VMML_STALE_YES;
+    pthread_mutex_unlock(&mirror->lock);
     return stale;
 }

@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -18,6 +19,12 @@
 
 /* Bound on giving revoked memory back, but for copies that still run. */
 #define VMML_WATCH_MS 200
+
+/* So long an exit waits for the watcher to leave the driver. */
+#define EXIT_SECONDS 2
+
+/* Held by the watcher while it works, and by an exit for ever. */
+static pthread_mutex_t working = PTHREAD_MUTEX_INITIALIZER;
 
 static atomic_flag started = ATOMIC_FLAG_INIT;
 static atomic_int wake_fd = -1;
@@ -63,6 +70,8 @@ static void wait_for_news(bool holds)
         return;
     }
     /* Without memory to give back there is nothing but deaths to wait for. */
+    if (set[0].fd < 0)
+        holds = true;
     if (poll(set, count, holds ? VMML_WATCH_MS : -1) > 0 &&
         (set[0].revents & POLLIN))
         eventfd_read(set[0].fd, &value);
@@ -77,6 +86,8 @@ static void notice_deaths(void)
         if (!atomic_load(&peer->dead) && vmml_peer_ended(peer))
             vmml_info("process %u has ended: its memory is given back",
                       peer->pid);
+        else if (!atomic_load(&peer->dead))
+            (void)vmml_peer_is_same(peer);
 }
 
 static void *watch(void *arg)
@@ -86,10 +97,23 @@ static void *watch(void *arg)
     (void)arg;
     for (;;) {
         wait_for_news(holds);
+        pthread_mutex_lock(&working);
         notice_deaths();
         holds = vmml_mirror_refresh();
+        pthread_mutex_unlock(&working);
     }
     return NULL;
+}
+
+/* Registered after cuInit, so called before the driver's own handlers: it is
+ * not torn down while the watcher is in it. */
+static void stop_at_exit(void)
+{
+    struct timespec limit;
+
+    clock_gettime(CLOCK_REALTIME, &limit);
+    limit.tv_sec += EXIT_SECONDS;
+    (void)pthread_mutex_timedlock(&working, &limit);
 }
 
 /* All signals stay with the application's threads. */
@@ -125,6 +149,8 @@ void vmml_watch_start(void)
     if (fd >= 0)
         fd = vmml_fd_raise(fd);
     atomic_store(&wake_fd, fd);
+    if (atexit(stop_at_exit) != 0)
+        vmml_debug("no handler for the exit");
     error = start_thread();
     if (error != 0)
         vmml_warn_once("no watcher thread (error %d): memory that an exporter "
@@ -142,6 +168,7 @@ void vmml_watch_wake(void)
 
 void vmml_watch_fork_child(void)
 {
+    pthread_mutex_init(&working, NULL);
     vmml_fd_close(atomic_load(&wake_fd));
     atomic_store(&wake_fd, -1);
 }

@@ -3,8 +3,6 @@
  * Hooks of UCT: where registrations begin and end, where keys are packed and
  * unpacked, and where memory is asked for.
  */
-#include <string.h>
-
 #include "base/conf.h"
 #include "base/fork.h"
 #include "base/log.h"
@@ -12,21 +10,9 @@
 #include "hooks.h"
 #include "lane/exporter.h"
 #include "mirror/mirror.h"
+#include "ucx/component.h"
 #include "ucx/device.h"
 #include "ucx/scope.h"
-
-/* struct uct_component begins with its name, and struct uct_md holds its
- * component second, in every UCX from 1.18 on (src/uct/base/uct_md.h). */
-static bool is_cuda_ipc(vmml_uct_component_h component)
-{
-    return component != NULL &&
-           strncmp(component->name, "cuda_ipc", sizeof(component->name)) == 0;
-}
-
-static bool is_cuda_ipc_md(vmml_uct_md_h md)
-{
-    return md != NULL && is_cuda_ipc(md->component);
-}
 
 /* UCX 1.18 is the oldest whose libucm sees cuMemMap and cuMemUnmap. */
 static bool is_supported(const struct vmml_uct *uct)
@@ -54,7 +40,7 @@ vmml_ucs_status_t vmml_uct_md_mem_reg_v2(const void *caller, vmml_uct_md_h md,
     if (uct == NULL || uct->uct_md_mem_reg_v2 == NULL)
         return VMML_UCS_ERR_UNSUPPORTED;
     status = uct->uct_md_mem_reg_v2(md, address, length, params, memh);
-    if (status == VMML_UCS_OK && is_cuda_ipc_md(md) && is_supported(uct))
+    if (status == VMML_UCS_OK && vmml_is_cuda_ipc_md(md) && is_supported(uct))
         vmml_lane_register(md, *memh, address, length);
     return status;
 }
@@ -66,7 +52,7 @@ vmml_ucs_status_t vmml_uct_md_mem_dereg(const void *caller, vmml_uct_md_h md,
 
     if (uct == NULL || uct->uct_md_mem_dereg == NULL)
         return VMML_UCS_ERR_UNSUPPORTED;
-    if (is_cuda_ipc_md(md))
+    if (vmml_is_cuda_ipc_md(md))
         vmml_lane_deregister(md, memh);
     return uct->uct_md_mem_dereg(md, memh);
 }
@@ -79,7 +65,7 @@ vmml_uct_md_mem_dereg_v2(const void *caller, vmml_uct_md_h md,
 
     if (uct == NULL || uct->uct_md_mem_dereg_v2 == NULL)
         return VMML_UCS_ERR_UNSUPPORTED;
-    if (is_cuda_ipc_md(md) && params != NULL &&
+    if (vmml_is_cuda_ipc_md(md) && params != NULL &&
         (params->field_mask & VMML_UCT_DEREG_FIELD_MEMH))
         vmml_lane_deregister(md, params->memh);
     return uct->uct_md_mem_dereg_v2(md, params);
@@ -97,7 +83,7 @@ vmml_ucs_status_t vmml_uct_md_mkey_pack_v2(const void *caller, vmml_uct_md_h md,
 
     if (uct == NULL || uct->uct_md_mkey_pack_v2 == NULL)
         return VMML_UCS_ERR_UNSUPPORTED;
-    if (!is_cuda_ipc_md(md) ||
+    if (!vmml_is_cuda_ipc_md(md) ||
         !vmml_lane_begin_pack(md, memh, address, length, &pack))
         return uct->uct_md_mkey_pack_v2(md, memh, address, length, params,
                                         buffer);
@@ -165,7 +151,7 @@ static vmml_ucs_status_t prepare(const struct vmml_uct *uct,
 {
     struct vmml_handle handle;
 
-    if (vmml_in_child || !is_cuda_ipc(component) ||
+    if (vmml_in_child || !vmml_is_cuda_ipc(component) ||
         vmml_handle_find(buffer, VMML_HANDLE_SCAN, &handle) < 0)
         return VMML_UCS_OK;
     if (!vmml_conf()->on || !vmml_conf()->share)
@@ -226,7 +212,7 @@ vmml_ucs_status_t vmml_uct_rkey_ptr(const void *caller,
     status =
         uct->uct_rkey_ptr(component, bundle, remote_address, local_address);
     if (status != VMML_UCS_OK || local_address == NULL || vmml_in_child ||
-        !is_cuda_ipc(component))
+        !vmml_is_cuda_ipc(component))
         return status;
     /* The caller may now read it without a copy that could be checked. */
     return vmml_mirror_hand_out((CUdeviceptr)(uintptr_t)*local_address,
@@ -245,7 +231,7 @@ vmml_uct_rkey_release(const void *caller, vmml_uct_component_h component,
 
     if (uct == NULL || uct->uct_rkey_release == NULL)
         return VMML_UCS_ERR_UNSUPPORTED;
-    if (bundle != NULL && !vmml_in_child && is_cuda_ipc(component))
+    if (bundle != NULL && !vmml_in_child && vmml_is_cuda_ipc(component))
         rkey = bundle->rkey;
     status = uct->uct_rkey_release(component, bundle);
     if (rkey != 0)

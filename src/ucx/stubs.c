@@ -7,6 +7,7 @@
 
 #include "base/fork.h"
 #include "mirror/mirror.h"
+#include "ucx/component.h"
 
 enum {
 #define VMML_CU(name, params, args)
@@ -18,8 +19,9 @@ enum {
 
 void vmml_uct_stub_hook(unsigned index, uintptr_t args[], const void *caller)
 {
-    (void)args;
     (void)caller;
-    if (index == STUB_uct_md_mem_elem_pack && !vmml_in_child)
+    /* The first argument is the memory domain in every version. */
+    if (index == STUB_uct_md_mem_elem_pack && !vmml_in_child &&
+        vmml_is_cuda_ipc_md((vmml_uct_md_h)args[0]))
         vmml_mirror_pin_all();
 }

@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The importer where something went wrong: a sync that failed half-way, chunks
+ * that a pin keeps after their revocation, an exporter whose descriptors are
+ * another program's by now.
+ *
+ * A process is its own peer on a second device, so that most need one process
+ * only.
+ */
+#include "harness.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include "lane/state.h"
+#include "mirror/mirror.h"
+#include "mirror/peer.h"
+
+#define WINDOW (16 * CHUNK)
+#define RKEY   0x1234
+
+static uint8_t key[KEY_SIZE];
+static CUstream stream;
+
+static void two_devices(void)
+{
+    CHECK(setenv("VMMLANE_SIM_DEVICES", "2", 1) == 0);
+    lane_cuda(0);
+}
+
+/* A reservation with `count` chunks in it, registered and packed. */
+static uint64_t publish(unsigned count, vmml_uct_mem_h *memh)
+{
+    uint64_t base = lane_reserve(WINDOW);
+
+    lane_map_run(base, CHUNK, count, 1);
+    *memh = lane_reg(base, count * CHUNK);
+    CHECK(lane_pack(*memh, base, count * CHUNK, key));
+    CHECK_EQUAL(lane_reason(key), VMML_REASON_NONE);
+    return base;
+}
+
+static CUdeviceptr open_mirror(void)
+{
+    struct vmml_handle handle = lane_handle(key);
+    CUcontext context;
+    CUdeviceptr mirror;
+
+    CHECK_CU(cuDevicePrimaryCtxRetain(&context, 1));
+    CHECK_CU(cuCtxPushCurrent_v2(context));
+    CHECK(vmml_mirror_prepare(&handle, 1));
+    CHECK_CU(vmml_mirror_open(&handle, &mirror));
+    CHECK_CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    return mirror;
+}
+
+struct batch {
+    const struct vmml_copy *copies;
+    size_t count;
+    unsigned posts;
+};
+
+static CUresult post_all(void *arg)
+{
+    struct batch *batch = arg;
+    CUresult result = CUDA_SUCCESS;
+    size_t i;
+
+    batch->posts++;
+    for (i = 0; i < batch->count && result == CUDA_SUCCESS; i++)
+        result =
+            cuMemcpyDtoDAsync_v2(batch->copies[i].dst, batch->copies[i].src,
+                                 batch->copies[i].length, stream);
+    return result;
+}
+
+/* Returns how often the copies were handed to the driver. */
+static unsigned post(const struct vmml_copy *copies, size_t count,
+                     CUresult expected)
+{
+    struct batch batch = {copies, count, 0};
+
+    CHECK_EQUAL(vmml_mirror_post(copies, count, stream, post_all, &batch),
+                expected);
+    CHECK_CU(cuStreamSynchronize(stream));
+    return batch.posts;
+}
+
+/* Whether a copy from the mirror gives the pattern of the exporter's. */
+static void check_bytes(CUdeviceptr to, CUdeviceptr mirror, uint64_t base,
+                        uint64_t offset, unsigned seed)
+{
+    const struct vmml_copy copy = {to, mirror + offset, CHUNK};
+
+    CHECK(post(&copy, 1, CUDA_SUCCESS) == 1);
+    CHECK_EQUAL(
+        lane_differs(sim_host_view(to, CHUNK), base + offset, CHUNK, seed),
+        CHUNK);
+}
+
+/* --- a sync that failed --------------------------------------------------- */
+
+static void failed_sync_is_not_taken_for_done(void)
+{
+    static const char *const calls[] = {"cuMemImportFromShareableHandle",
+                                        "cuMemMap", "cuMemSetAccess"};
+    struct vmml_handle handle;
+    vmml_uct_mem_h memh;
+    CUdeviceptr to, mirror;
+    unsigned i, nth;
+    uint64_t base;
+
+    two_devices();
+    base = publish(8, &memh);
+    handle = lane_handle(key);
+    for (i = 0; i < 3; i++)
+        for (nth = 1; nth <= (i == 2 ? 1 : 4); nth += 3) {
+            CHECK_EQUAL(sim_fail(calls[i], nth, CUDA_ERROR_UNKNOWN, 1), 0);
+            CHECK(!vmml_mirror_prepare(&handle, 1));
+            CHECK(!vmml_mirror_prepare(&handle, 1));
+            sim_clear_failures();
+        }
+    CHECK(vmml_mirror_prepare(&handle, 1));
+    mirror = open_mirror();
+    CHECK_CU(cuMemAlloc_v2(&to, CHUNK));
+    for (i = 0; i < 8; i++)
+        check_bytes(to, mirror, base, i * CHUNK, 1);
+}
+
+/* A device that can have no access at all costs one import for each key. */
+static void no_access_is_found_early(void)
+{
+    struct vmml_handle handle;
+    vmml_uct_mem_h memh;
+
+    CHECK(setenv("VMMLANE_SIM_PEER", "0", 1) == 0);
+    two_devices();
+    publish(8, &memh);
+    handle = lane_handle(key);
+    sim_reset_counts();
+    CHECK(!vmml_mirror_prepare(&handle, 1));
+    CHECK(!vmml_mirror_prepare(&handle, 1));
+    CHECK(sim_call_count("cuMemSetAccess") >= 2);
+    CHECK(sim_call_count("cuMemImportFromShareableHandle") <= 8 + 1);
+}
+
+/* Growth in any order keeps every chunk where it belongs. */
+static void growth_out_of_order(void)
+{
+    static const unsigned order[] = {9, 3, 12, 1, 5, 4, 15, 0, 8};
+    struct vmml_handle handle;
+    CUdeviceptr to, mirror = 0;
+    vmml_uct_mem_h memh;
+    uint64_t base;
+    unsigned i, j;
+
+    two_devices();
+    base = lane_reserve(WINDOW);
+    for (i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
+        uint64_t at = base + order[i] * CHUNK;
+
+        lane_map(at, CHUNK, 1);
+        memh = lane_reg(at, CHUNK);
+        CHECK(lane_pack(memh, at, CHUNK, key));
+        if (i == 0) {
+            mirror = open_mirror();
+            CHECK_CU(cuMemAlloc_v2(&to, CHUNK));
+        }
+        handle = lane_handle(key);
+        CHECK(vmml_mirror_prepare(&handle, 1));
+        for (j = 0; j <= i; j++)
+            check_bytes(to, mirror, base, order[j] * CHUNK, 1);
+    }
+}
+
+/* --- pins ----------------------------------------------------------------- */
+
+/* Chunks 0 and 2 stay, 1 is revoked under a pin. */
+static uint64_t revoke_under_pin(vmml_uct_mem_h *memh, CUdeviceptr *mirror)
+{
+    uint64_t base = publish(3, memh);
+
+    *mirror = open_mirror();
+    CHECK(vmml_mirror_hand_out(*mirror + CHUNK, RKEY));
+    CHECK_CU(lane_unmap(base + CHUNK, CHUNK));
+    return base;
+}
+
+static void pinned_mirror_checks_every_copy(void)
+{
+    vmml_uct_mem_h memh;
+    CUdeviceptr to, mirror;
+    uint64_t base;
+
+    two_devices();
+    base = revoke_under_pin(&memh, &mirror);
+    CHECK_CU(cuMemAlloc_v2(&to, 2 * CHUNK));
+    {
+        const struct vmml_copy good[] = {{to, mirror, CHUNK},
+                                         {to, mirror + 2 * CHUNK, CHUNK}};
+        const struct vmml_copy bad[] = {{to, mirror, CHUNK},
+                                        {to, mirror + CHUNK, 8}};
+        const struct vmml_copy late[] = {{to, mirror + CHUNK, 8},
+                                         {to, mirror, CHUNK}};
+        const struct vmml_copy both[] = {
+            {mirror + CHUNK, mirror + 2 * CHUNK, CHUNK}};
+        const struct vmml_copy border[] = {{to, mirror + CHUNK - 8, 16}};
+        const struct vmml_copy none[] = {{to, mirror + CHUNK, 0}};
+
+        CHECK(post(good, 2, CUDA_SUCCESS) == 1);
+        CHECK(post(bad, 2, CUDA_ERROR_INVALID_VALUE) == 0);
+        CHECK(post(late, 2, CUDA_ERROR_INVALID_VALUE) == 0);
+        CHECK(post(both, 1, CUDA_ERROR_INVALID_VALUE) == 0);
+        CHECK(post(border, 1, CUDA_ERROR_INVALID_VALUE) == 0);
+        CHECK(post(none, 1, CUDA_SUCCESS) == 1);
+    }
+    check_bytes(to, mirror, base, 2 * CHUNK, 1);
+}
+
+/* What is published where a pinned chunk lies comes when the pin has gone. */
+static void rebacked_under_pin(void)
+{
+    struct vmml_handle handle;
+    vmml_uct_mem_h memh;
+    CUdeviceptr to, mirror;
+    uint64_t base;
+
+    two_devices();
+    base = revoke_under_pin(&memh, &mirror);
+    CHECK_CU(cuMemAlloc_v2(&to, CHUNK));
+    lane_map(base + CHUNK, CHUNK, 2);
+    CHECK(lane_pack(memh, base, 3 * CHUNK, key));
+    handle = lane_handle(key);
+    CHECK(!vmml_mirror_prepare(&handle, 1));
+    {
+        const struct vmml_copy copy = {to, mirror + CHUNK, CHUNK};
+
+        CHECK(post(&copy, 1, CUDA_ERROR_INVALID_VALUE) == 0);
+    }
+    check_bytes(to, mirror, base, 0, 1);
+    vmml_mirror_take_back(RKEY);
+    CHECK(vmml_mirror_prepare(&handle, 1));
+    check_bytes(to, mirror, base, CHUNK, 2);
+    check_bytes(to, mirror, base, 2 * CHUNK, 1);
+}
+
+/* uct_md_mem_elem_pack opens on the device that is current: its mirror must
+ * not be empty. */
+static void element_on_another_device(void)
+{
+    struct vmml_handle handle;
+    vmml_uct_mem_h memh;
+    CUdeviceptr mirror, to;
+    CUcontext context;
+    uint64_t base;
+
+    two_devices();
+    base = publish(2, &memh);
+    handle = lane_handle(key);
+    CHECK_CU(cuDevicePrimaryCtxRetain(&context, 1));
+    CHECK_CU(cuCtxPushCurrent_v2(context));
+    vmml_mirror_pin_all();
+    CHECK_CU(vmml_mirror_open(&handle, &mirror));
+    CHECK_CU(cuMemAlloc_v2(&to, CHUNK));
+    CHECK_CU(cuMemcpyDtoD_v2(to, mirror + CHUNK, CHUNK));
+    CHECK_EQUAL(lane_differs(sim_host_view(to, CHUNK), base + CHUNK, CHUNK, 1),
+                CHUNK);
+}
+
+/* --- an exporter that is another program by now --------------------------- */
+
+#define IMPOSTOR "VMML_TEST_IMPOSTOR"
+
+/* The program that the exporter becomes: other memory under its numbers. */
+static int impostor(void)
+{
+    const char *list = getenv(IMPOSTOR);
+    CUmemGenericAllocationHandle handle;
+    uint64_t base;
+    int fd, number;
+
+    lane_cuda(0);
+    base = lane_reserve(CHUNK);
+    lane_map(base, CHUNK, 7);
+    CHECK_CU(cuMemRetainAllocationHandle(&handle, (void *)base));
+    CHECK_CU(cuMemExportToShareableHandle(
+        &fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    while (sscanf(list, "%d", &number) == 1) {
+        CHECK(number == fd || dup2(fd, number) == number);
+        list += strspn(list, "0123456789");
+        list += strspn(list, " ");
+    }
+    CHECK(write(STDOUT_FILENO, "x", 1) == 1);
+    pause();
+    return 0;
+}
+
+static void export_and_exec(int to_importer, int from_importer)
+{
+    char *const argv[] = {"impostor", NULL};
+    struct vmml_chunk *chunk;
+    vmml_uct_mem_h memh;
+    uint64_t base, from;
+    char list[128];
+    char byte;
+
+    lane_cuda(0);
+    base = publish(2, &memh);
+    CHECK(write(to_importer, key, sizeof(key)) == sizeof(key));
+    CHECK(read(from_importer, &byte, 1) == 1);
+    /* One more, which the importer does not have yet. */
+    lane_map(base + 2 * CHUNK, CHUNK, 1);
+    memh = lane_reg(base + 2 * CHUNK, CHUNK);
+    CHECK(lane_pack(memh, base + 2 * CHUNK, CHUNK, key));
+    from = base + 2 * CHUNK;
+    chunk = vmml_window_next_chunk(
+        vmml_windows_at(&vmml_exporter.windows, base), &from, base + WINDOW);
+    CHECK(chunk != NULL);
+    snprintf(list, sizeof(list), "%d", chunk->fd);
+    CHECK(setenv(IMPOSTOR, list, 1) == 0);
+    CHECK(dup2(to_importer, STDOUT_FILENO) == STDOUT_FILENO);
+    execv("/proc/self/exe", argv);
+    _exit(1);
+}
+
+static bool is_gone(void *arg)
+{
+    return atomic_load(&((struct vmml_peer *)arg)->dead);
+}
+
+static void exec_is_an_end(void)
+{
+    int to[2], from[2];
+    struct vmml_handle handle;
+    CUdeviceptr mirror, buffer;
+    pid_t pid;
+    char byte;
+
+    CHECK(pipe(to) == 0 && pipe(from) == 0);
+    pid = fork();
+    if (pid == 0)
+        export_and_exec(from[1], to[0]);
+    two_devices();
+    CHECK(read(from[0], key, sizeof(key)) == sizeof(key));
+    mirror = open_mirror();
+    CHECK_CU(cuMemAlloc_v2(&buffer, CHUNK));
+    handle = lane_handle(key);
+    check_bytes(buffer, mirror, handle.base, CHUNK, 1);
+    CHECK(write(to[1], "x", 1) == 1);
+    CHECK(read(from[0], &byte, 1) == 1); /* the other program runs */
+    CHECK(!vmml_mirror_prepare(&handle, 1));
+    CHECK(!vmml_mirror_prepare(&handle, 0));
+    {
+        const struct vmml_copy copy = {buffer, mirror, CHUNK};
+
+        CHECK(post(&copy, 1, CUDA_ERROR_INVALID_VALUE) == 0);
+    }
+    CHECK(lane_wait(is_gone, vmml_peer_find(handle.nonce)));
+}
+
+/* Noticed without the importer's help, so that its memory is given back. */
+static bool holds_nothing(void *arg)
+{
+    (void)arg;
+    return !vmml_mirror_refresh();
+}
+
+static void exec_is_noticed(void)
+{
+    int to[2], from[2];
+    struct vmml_handle handle;
+    pid_t pid;
+    char byte;
+
+    CHECK(pipe(to) == 0 && pipe(from) == 0);
+    pid = fork();
+    if (pid == 0)
+        export_and_exec(from[1], to[0]);
+    two_devices();
+    CHECK(read(from[0], key, sizeof(key)) == sizeof(key));
+    open_mirror();
+    handle = lane_handle(key);
+    CHECK(write(to[1], "x", 1) == 1);
+    CHECK(read(from[0], &byte, 1) == 1);
+    CHECK(lane_wait(is_gone, vmml_peer_find(handle.nonce)));
+    CHECK(lane_wait(holds_nothing, NULL));
+}
+
+int main(int argc, char **argv)
+{
+    static const struct lane_test tests[] = {
+        LANE_PAIR(failed_sync_is_not_taken_for_done),
+        LANE_PAIR(no_access_is_found_early),
+        LANE_PAIR(growth_out_of_order),
+        LANE_PAIR(pinned_mirror_checks_every_copy),
+        LANE_PAIR(rebacked_under_pin),
+        LANE_PAIR(element_on_another_device),
+        LANE_PAIR(exec_is_an_end),
+        LANE_PAIR(exec_is_noticed),
+    };
+
+    if (getenv(IMPOSTOR) != NULL)
+        return impostor();
+    return lane_main(argc, argv, tests, sizeof(tests) / sizeof(tests[0]));
+}

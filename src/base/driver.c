@@ -30,6 +30,30 @@ unsigned long long vmml_buffer_id(const struct vmml_real *real, CUdeviceptr ptr)
     return id;
 }
 
+CUresult vmml_mapping_at(const struct vmml_real *real, CUdeviceptr ptr,
+                         CUdeviceptr *base, size_t *size)
+{
+    CUresult result =
+        vmml_attribute(real, base, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, ptr);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    return vmml_attribute(real, size, CU_POINTER_ATTRIBUTE_MAPPING_SIZE, ptr);
+}
+
+bool vmml_has_access(const struct vmml_real *real, CUdeviceptr ptr,
+                     CUdevice device)
+{
+    CUmemLocation location = {
+        .type = CU_MEM_LOCATION_TYPE_DEVICE,
+        .id = device,
+    };
+    unsigned long long flags = 0;
+
+    return real->cuMemGetAccess(&flags, &location, ptr) == CUDA_SUCCESS &&
+           flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
+}
+
 CUresult vmml_device_uuid(const struct vmml_real *real, CUdevice device,
                           CUuuid *uuid)
 {

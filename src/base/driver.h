@@ -31,6 +31,15 @@ void vmml_relax_end(const struct vmml_real *real,
 unsigned long long vmml_buffer_id(const struct vmml_real *real,
                                   CUdeviceptr ptr);
 
+/* The mapping around `ptr`. Like all attributes it needs no current context;
+ * cuMemGetAddressRange does, and one whose device has access. */
+CUresult vmml_mapping_at(const struct vmml_real *real, CUdeviceptr ptr,
+                         CUdeviceptr *base, size_t *size);
+
+/* Has its own device access to the memory at `ptr`? */
+bool vmml_has_access(const struct vmml_real *real, CUdeviceptr ptr,
+                     CUdevice device);
+
 /* The GPU's UUID. */
 CUresult vmml_device_uuid(const struct vmml_real *real, CUdevice device,
                           CUuuid *uuid);

@@ -115,6 +115,8 @@ static enum vmml_reason export_chunk(const struct vmml_real *real,
         return VMML_REASON_HOLE;
     if (device != window->device)
         return VMML_REASON_DEVICE;
+    if (!vmml_has_access(real, base, device))
+        return VMML_REASON_HOLE;
     if (real->cuMemRetainAllocationHandle(&handle, (void *)base) !=
         CUDA_SUCCESS)
         return VMML_REASON_HOLE;
@@ -178,6 +180,17 @@ static bool is_aligned(const struct vmml_window *window,
            mapping->size <= window->base + window->size - mapping->base;
 }
 
+/* What is mapped at `address`. BUFFER_ID first: it is compared once more, so a
+ * change between these calls is noticed. */
+static bool probe(const struct vmml_real *real, uint64_t address,
+                  struct mapping *mapping)
+{
+    mapping->buffer_id = vmml_buffer_id(real, address);
+    return mapping->buffer_id != 0 &&
+           vmml_mapping_at(real, address, &mapping->base, &mapping->size) ==
+               CUDA_SUCCESS;
+}
+
 /*
  * Make sure that the mapping at `address` is published as it is now.
  * mapping: filled with it on success.
@@ -196,11 +209,7 @@ static enum vmml_reason publish_at(const struct vmml_real *real,
                 return VMML_REASON_NONE;
             kill_stale(window, mapping);
         }
-        if (real->cuMemGetAddressRange_v2(&mapping->base, &mapping->size,
-                                          address) != CUDA_SUCCESS)
-            return VMML_REASON_HOLE;
-        mapping->buffer_id = vmml_buffer_id(real, mapping->base);
-        if (mapping->buffer_id == 0)
+        if (!probe(real, address, mapping))
             return VMML_REASON_HOLE;
         if (!is_aligned(window, mapping))
             return VMML_REASON_WINDOW;

@@ -88,8 +88,8 @@ static bool look_at(const struct vmml_real *real, CUdeviceptr ptr,
                     struct memory *memory)
 {
     return look_at_handle(real, ptr, memory) &&
-           real->cuMemGetAddressRange_v2(
-               &memory->chunk_base, &memory->chunk_size, ptr) == CUDA_SUCCESS &&
+           vmml_mapping_at(real, ptr, &memory->chunk_base,
+                           &memory->chunk_size) == CUDA_SUCCESS &&
            vmml_reservation_at(real, ptr, &memory->base, &memory->size) ==
                CUDA_SUCCESS &&
            vmml_device_uuid(real, memory->device, &memory->gpu) == CUDA_SUCCESS;

@@ -15,13 +15,13 @@
 #include "ucx/uct_abi.h"
 
 /* ( a, b ) to ( caller, a, b ): the leading parenthesis is dropped. */
-#define VMML_WITH_CALLER_(...) const void *caller, __VA_ARGS__
+#define VMML_WITH_CALLER_(...)   const void *caller, __VA_ARGS__
 #define VMML_WITH_CALLER(params) (VMML_WITH_CALLER_ params)
 
-#define VMML_CU(name, params, args) \
+#define VMML_CU(name, params, args)                                            \
     CUresult vmml_##name VMML_WITH_CALLER(params);
 #define VMML_CU_REAL(name)
-#define VMML_UCT(type, name, params, args, missing) \
+#define VMML_UCT(type, name, params, args, missing)                            \
     type vmml_##name VMML_WITH_CALLER(params);
 #define VMML_UCT_STUB(name)
 #include "hooks.def"

@@ -599,6 +599,7 @@ static void test_slow(void **state)
 
 /* ---- what UCM's patcher needs ---- */
 
+#if defined(__x86_64__)
 static const char *const patched[] = {
     "cuMemAlloc",
     "cuMemAlloc_v2",
@@ -618,6 +619,7 @@ static const char *const patched[] = {
 };
 
 #define PATCHED (sizeof(patched) / sizeof(patched[0]))
+#endif
 
 static void test_prologues(void **state)
 {

@@ -29,6 +29,8 @@ struct vmml_conf {
     bool share;                   /* VMMLANE_SHARE */
     bool create;                  /* VMMLANE_CREATE */
     enum vmml_conf_native native; /* VMMLANE_NATIVE */
+    const char *transport;        /* VMMLANE_TRANSPORT, or NULL: see
+                                   * transport/steps.h */
 };
 
 /* The settings; read from the environment by the first call, which also opens

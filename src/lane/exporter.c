@@ -2,12 +2,16 @@
 #include "lane/state.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/fd.h"
 #include "base/fork.h"
 #include "base/log.h"
+#include "transport/ptracer.h"
+#include "transport/server.h"
+#include "transport/steps.h"
 
 struct vmml_exporter vmml_exporter = {
     .lock = PTHREAD_MUTEX_INITIALIZER,
@@ -65,8 +69,7 @@ void vmml_chunk_kill(struct vmml_window *window, struct vmml_chunk *chunk,
     vmml_debug("chunk 0x%lx+0x%lx of window 0x%lx is revoked",
                (unsigned long)chunk->address, (unsigned long)chunk->size,
                (unsigned long)window->base);
-    if (chunk->slot != VMML_NO_SLOT)
-        vmml_ledger_kill(vmml_exporter.ledger, chunk->slot);
+    vmml_ledger_kill(vmml_exporter.ledger, chunk->slot);
     vmml_window_remove_chunk(window, chunk);
     vmml_fd_list_add(fds, fd);
 }
@@ -84,6 +87,43 @@ void vmml_window_retire(struct vmml_window *window, struct vmml_fd_list *fds)
     vmml_debug("window 0x%lx+0x%lx is retired", (unsigned long)window->base,
                (unsigned long)window->size);
     vmml_windows_remove(&vmml_exporter.windows, window);
+}
+
+/* For the socket: a copy of what an importer may have. */
+static int get_shared(uint32_t what, uint32_t slot, uint64_t serial)
+{
+    int fd = -1;
+
+    pthread_mutex_lock(&vmml_exporter.lock);
+    if (what == VMML_WIRE_LEDGER)
+        fd = vmml_ledger_fd(vmml_exporter.ledger);
+    else if (what == VMML_WIRE_LIFE)
+        fd = vmml_ledger_life_fd(vmml_exporter.ledger);
+    else if (what == VMML_WIRE_CHUNK)
+        fd = vmml_ledger_chunk_fd(vmml_exporter.ledger, slot, serial);
+    if (fd >= 0)
+        fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    else
+        errno = ENOENT;
+    pthread_mutex_unlock(&vmml_exporter.lock);
+    return fd < 0 ? -errno : fd;
+}
+
+/* Let importers come for descriptors where the kernel does not by itself. */
+static void open_ways(void)
+{
+    int status;
+
+    if (vmml_step_allowed(VMML_STEP_PTRACER))
+        vmml_ptracer_allow(vmml_ptrace_scope(VMML_PTRACE_SCOPE_FILE));
+    if (!vmml_step_allowed(VMML_STEP_SOCKET))
+        return;
+    status =
+        vmml_server_start(vmml_ledger_nonce(vmml_exporter.ledger), get_shared);
+    if (status != 0)
+        vmml_info("no socket for importers (errno %d): they have "
+                  "pidfd_getfd(2) alone",
+                  -status);
 }
 
 bool vmml_exporter_ready(void)
@@ -104,6 +144,7 @@ bool vmml_exporter_ready(void)
     }
     vmml_info("ledger made: descriptor %d",
               vmml_ledger_fd(vmml_exporter.ledger));
+    open_ways();
     return true;
 }
 
@@ -206,6 +247,7 @@ void vmml_lane_fork_child(void)
     }
     if (vmml_exporter.ledger != NULL)
         vmml_ledger_close_descriptors(vmml_exporter.ledger);
+    vmml_server_fork_child();
     vmml_idle_forget();
     pthread_mutex_init(&vmml_exporter.lock, NULL);
 }

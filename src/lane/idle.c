@@ -6,18 +6,18 @@
  */
 #include "lane/state.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/thread.h"
 
 /* A chunk by address, not by pointer: it may be gone by then. */
 struct idle {
     struct vmml_window *window; /* a reference */
     uint64_t address;
-    uint64_t ticket;
+    uint64_t serial;
     struct timespec due;
 };
 
@@ -27,7 +27,6 @@ static struct {
     size_t capacity; /* a power of two, or 0 */
     size_t first;
     size_t count;
-    uint64_t tickets; /* given out */
     bool running;
 } idle;
 
@@ -52,9 +51,9 @@ static void expire(const struct idle *entry, struct vmml_fd_list *fds)
     struct vmml_window *window = entry->window;
     struct vmml_chunk *chunk = vmml_window_chunk_at(window, entry->address);
 
-    if (window->retired || chunk == NULL || chunk->idle != entry->ticket)
+    if (window->retired || chunk == NULL || chunk->serial != entry->serial)
         return;
-    chunk->idle = 0;
+    chunk->idle_queued = false;
     if (chunk->state == VMML_EXPORT_LIVE &&
         !vmml_window_is_covered(window, chunk))
         vmml_chunk_kill(window, chunk, fds);
@@ -95,23 +94,10 @@ static void *idle_thread(void *arg)
     return NULL;
 }
 
-/* All signals stay with the application's threads. */
 static bool start_thread(void)
 {
-    pthread_attr_t attr;
-    pthread_t thread;
-    sigset_t all, before;
-    int error;
+    int error = vmml_thread_start(idle_thread);
 
-    if (pthread_attr_init(&attr) != 0)
-        return false;
-    error = pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (error == 0)
-        error = pthread_create(&thread, &attr, idle_thread, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attr);
     if (error != 0)
         vmml_warn_once("no thread for closing idle descriptors (error %d): "
                        "they are closed at once",
@@ -148,11 +134,11 @@ static bool push(struct vmml_window *window, struct vmml_chunk *chunk)
     entry = &idle.ring[(idle.first + idle.count) & (idle.capacity - 1)];
     entry->window = window;
     entry->address = chunk->address;
-    entry->ticket = ++idle.tickets;
+    entry->serial = chunk->serial;
     entry->due = now();
     entry->due.tv_sec += VMML_IDLE_SECONDS;
     window->refs++;
-    chunk->idle = entry->ticket;
+    chunk->idle_queued = true;
     idle.count++;
     return true;
 }
@@ -164,7 +150,7 @@ void vmml_idle_add(struct vmml_window *window, uint64_t from, uint64_t to)
 
     vmml_fd_list_init(&fds);
     while ((chunk = vmml_window_next_chunk(window, &from, to)) != NULL) {
-        if (chunk->idle != 0 || chunk->state != VMML_EXPORT_LIVE ||
+        if (chunk->idle_queued || chunk->state != VMML_EXPORT_LIVE ||
             vmml_window_is_covered(window, chunk))
             continue;
         if (!push(window, chunk))

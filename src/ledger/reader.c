@@ -28,6 +28,7 @@ struct vmml_ledger_reader {
     const struct vmml_ledger_chunk *chunks;
     uint32_t pid;
     uint32_t pid_ns;
+    int life_fd;
     uint64_t start_time;
 };
 
@@ -98,6 +99,7 @@ int vmml_ledger_open(int fd, const uint8_t nonce[VMML_NONCE_SIZE],
     opened->chunks = (const void *)(map + VMML_LEDGER_CHUNK_OFFSET);
     opened->pid = opened->header->pid;
     opened->pid_ns = opened->header->pid_ns;
+    opened->life_fd = opened->header->life_fd;
     opened->start_time = opened->header->start_time;
     status = check_header(opened->header, nonce);
     if (status != 0) {
@@ -119,6 +121,11 @@ void vmml_ledger_close(struct vmml_ledger_reader *reader)
 uint32_t vmml_ledger_reader_pid(const struct vmml_ledger_reader *reader)
 {
     return reader->pid;
+}
+
+int vmml_ledger_reader_life_fd(const struct vmml_ledger_reader *reader)
+{
+    return reader->life_fd;
 }
 
 uint32_t vmml_ledger_reader_pid_ns(const struct vmml_ledger_reader *reader)

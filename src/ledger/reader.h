@@ -54,6 +54,7 @@ void vmml_ledger_close(struct vmml_ledger_reader *reader);
 /* Pid, its namespace and start time from the (checked) header. */
 uint32_t vmml_ledger_reader_pid(const struct vmml_ledger_reader *reader);
 uint32_t vmml_ledger_reader_pid_ns(const struct vmml_ledger_reader *reader);
+int vmml_ledger_reader_life_fd(const struct vmml_ledger_reader *reader);
 uint64_t vmml_ledger_reader_start_time(const struct vmml_ledger_reader *reader);
 
 /*

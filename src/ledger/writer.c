@@ -38,7 +38,9 @@ struct vmml_ledger {
     struct vmml_ledger_chunk *chunks;
     int write_fd; /* to allocate with */
     int read_fd;
-    uint64_t serial; /* the last one given out */
+    int life_fd;       /* read end */
+    int life_write_fd; /* never written: it closes with this process */
+    uint64_t serial;   /* the last one given out */
     uint32_t window_count;
     uint32_t chunk_count;
     uint32_t window_room; /* allocated in the file and in `private` */
@@ -180,6 +182,20 @@ static int make_file(struct vmml_ledger *ledger)
     return ledger->read_fd < 0 ? ledger->read_fd : 0;
 }
 
+static int make_life(struct vmml_ledger *ledger)
+{
+    int ends[2];
+
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return -errno;
+    ledger->life_fd = vmml_fd_raise(ends[0]);
+    ledger->life_write_fd = vmml_fd_raise(ends[1]);
+    if (ledger->life_fd < 0 || ledger->life_write_fd < 0)
+        return -EMFILE;
+    ledger->header->life_fd = ledger->life_fd;
+    return 0;
+}
+
 static int fill_header(struct vmml_ledger_header *header)
 {
     int status;
@@ -208,6 +224,7 @@ int vmml_ledger_create(struct vmml_ledger **ledger)
     if (made == NULL)
         return -ENOMEM;
     made->write_fd = made->read_fd = -1;
+    made->life_fd = made->life_write_fd = -1;
     made->free_chunk = NONE;
     made->oldest_retired = made->newest_retired = NONE;
     status = make_file(made);
@@ -217,6 +234,8 @@ int vmml_ledger_create(struct vmml_ledger **ledger)
         made->windows = (void *)(made->map + VMML_LEDGER_WINDOW_OFFSET);
         made->chunks = (void *)(made->map + VMML_LEDGER_CHUNK_OFFSET);
         status = fill_header(made->header);
+        if (status == 0)
+            status = make_life(made);
     }
     if (status != 0) {
         vmml_ledger_destroy(made);
@@ -230,7 +249,10 @@ void vmml_ledger_close_descriptors(struct vmml_ledger *ledger)
 {
     vmml_fd_close(ledger->write_fd);
     vmml_fd_close(ledger->read_fd);
+    vmml_fd_close(ledger->life_fd);
+    vmml_fd_close(ledger->life_write_fd);
     ledger->write_fd = ledger->read_fd = -1;
+    ledger->life_fd = ledger->life_write_fd = -1;
 }
 
 void vmml_ledger_destroy(struct vmml_ledger *ledger)
@@ -251,6 +273,24 @@ const uint8_t *vmml_ledger_nonce(const struct vmml_ledger *ledger)
 int vmml_ledger_fd(const struct vmml_ledger *ledger)
 {
     return ledger->read_fd;
+}
+
+int vmml_ledger_life_fd(const struct vmml_ledger *ledger)
+{
+    return ledger->life_fd;
+}
+
+int vmml_ledger_chunk_fd(const struct vmml_ledger *ledger, uint32_t slot,
+                         uint64_t serial)
+{
+    const struct vmml_ledger_chunk *chunk;
+
+    if (slot >= ledger->chunk_count)
+        return -1;
+    chunk = &ledger->chunks[slot];
+    if (GET(chunk->serial) != serial || GET(chunk->state) != VMML_CHUNK_LIVE)
+        return -1;
+    return GET(chunk->fd);
 }
 
 uint32_t vmml_ledger_pid_ns(const struct vmml_ledger *ledger)

@@ -34,6 +34,13 @@ const uint8_t *vmml_ledger_nonce(const struct vmml_ledger *ledger);
 /* The descriptor that a handle names: read-only, close-on-exec, high. */
 int vmml_ledger_fd(const struct vmml_ledger *ledger);
 
+/* Read end of the pipe that hangs up when this process ends or calls exec. */
+int vmml_ledger_life_fd(const struct vmml_ledger *ledger);
+
+/* The descriptor of publication `serial` in `slot` while it is live, else -1. */
+int vmml_ledger_chunk_fd(const struct vmml_ledger *ledger, uint32_t slot,
+                         uint64_t serial);
+
 /* Pid and PID-namespace inode as written in the header. */
 uint32_t vmml_ledger_pid(const struct vmml_ledger *ledger);
 uint32_t vmml_ledger_pid_ns(const struct vmml_ledger *ledger);

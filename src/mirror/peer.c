@@ -2,8 +2,7 @@
 #include "mirror/peer.h"
 
 #include <errno.h>
-#include <poll.h>
-#include <pthread.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -12,6 +11,9 @@
 
 #include "base/fd.h"
 #include "base/log.h"
+#include "mirror/denial.h"
+#include "transport/client.h"
+#include "transport/steps.h"
 
 /* Numbers of asm-generic/unistd.h, the same on x86-64 and aarch64: older C
  * libraries do not name them. */
@@ -29,12 +31,12 @@ static int pidfd_open(uint32_t pid)
 {
     long fd = syscall(SYS_pidfd_open, (pid_t)pid, 0);
 
-    return fd < 0 ? -errno : (int)fd;
+    return fd < 0 ? -errno : vmml_fd_raise((int)fd);
 }
 
-int vmml_peer_get_fd(const struct vmml_peer *peer, int fd)
+static int pidfd_getfd(int pidfd, int fd)
 {
-    long copy = syscall(SYS_pidfd_getfd, peer->pidfd, fd, 0);
+    long copy = syscall(SYS_pidfd_getfd, pidfd, fd, 0);
 
     return copy < 0 ? -errno : (int)copy;
 }
@@ -49,13 +51,35 @@ static uint32_t own_pid_ns(void)
     return (uint32_t)status.st_ino;
 }
 
+/* ---- life and death ---- */
+
+size_t vmml_peer_signs(const struct vmml_peer *peer,
+                       struct pollfd signs[VMML_PEER_SIGNS])
+{
+    const int fds[VMML_PEER_SIGNS] = {peer->pidfd, peer->life_fd, peer->socket};
+    size_t count = 0;
+    size_t i;
+
+    for (i = 0; i < VMML_PEER_SIGNS; i++)
+        if (fds[i] >= 0)
+            /* The exporter sends nothing unasked: a socket shows its end by
+             * POLLHUP alone, a pidfd by POLLIN, a pipe by POLLHUP. */
+            signs[count++] = (struct pollfd){
+                .fd = fds[i],
+                .events = fds[i] == peer->pidfd ? POLLIN : 0,
+            };
+    return count;
+}
+
 bool vmml_peer_ended(struct vmml_peer *peer)
 {
-    struct pollfd pollfd = {.fd = peer->pidfd, .events = POLLIN};
+    struct pollfd signs[VMML_PEER_SIGNS];
+    size_t count;
 
     if (atomic_load(&peer->dead))
         return true;
-    if (poll(&pollfd, 1, 0) != 1 || !(pollfd.revents & POLLIN))
+    count = vmml_peer_signs(peer, signs);
+    if (poll(signs, count, 0) <= 0)
         return false;
     atomic_store(&peer->dead, true);
     return true;
@@ -63,10 +87,13 @@ bool vmml_peer_ended(struct vmml_peer *peer)
 
 bool vmml_peer_is_same(struct vmml_peer *peer)
 {
-    int fd = vmml_peer_get_fd(peer, peer->ledger_fd);
     struct stat status;
     bool same;
+    int fd;
 
+    if (peer->pidfd < 0)
+        return !vmml_peer_ended(peer);
+    fd = pidfd_getfd(peer->pidfd, peer->ledger_fd);
     if (fd < 0 && fd != -EBADF)
         return false;
     same = fd >= 0 && fstat(fd, &status) == 0 &&
@@ -94,128 +121,184 @@ struct vmml_peer *vmml_peer_find(const uint8_t nonce[VMML_NONCE_SIZE])
     return peer;
 }
 
-static void warn_open(const struct vmml_handle *handle, int error)
+/* ---- descriptors ---- */
+
+/* With `asking`. */
+static int connect_socket(struct vmml_peer *peer)
 {
-    switch (error) {
-    case ESRCH:
-        vmml_debug("process %u of a key has ended", handle->pid);
-        break;
-    case ENOSYS:
-        vmml_warn_once("no fast lane: this kernel has no pidfd_open(2) or "
-                       "pidfd_getfd(2) (Linux 5.6), or a seccomp filter hides "
-                       "them. Remedy: a newer kernel, or a seccomp profile "
-                       "that allows both");
-        break;
-    case EPERM:
-    case EACCES:
-        vmml_warn_once("no fast lane to process %u: pidfd_getfd(2) is not "
-                       "permitted. Remedy: run both processes as one user; in "
-                       "a container add --cap-add=SYS_PTRACE; with Yama set "
-                       "kernel.yama.ptrace_scope=0",
-                       handle->pid);
-        break;
-    case EMFILE:
-    case ENFILE:
-        vmml_warn_once("no fast lane to process %u: no descriptor is left. "
-                       "Remedy: raise the limit of open files (ulimit -n)",
-                       handle->pid);
-        break;
-    default:
-        vmml_warn_once("no fast lane to process %u: errno %d at its ledger",
-                       handle->pid, error);
-    }
+    if (peer->socket < 0)
+        peer->socket = vmml_client_connect(peer->nonce);
+    return peer->socket;
 }
 
-static void warn_ledger(const struct vmml_handle *handle, int error)
+static int ask(struct vmml_peer *peer, uint32_t what, uint32_t slot,
+               uint64_t serial)
 {
-    switch (error) {
-    case ESTALE:
-        vmml_debug("process %u is not the one that made the key", handle->pid);
-        break;
-    case EPROTONOSUPPORT:
-        vmml_warn_once("no fast lane to process %u: it runs another version "
-                       "of vmmlane. Remedy: the same version in all processes",
-                       handle->pid);
-        break;
-    case EPROTO:
-        vmml_warn_once("no fast lane to process %u: descriptor %d of it is no "
-                       "ledger",
-                       handle->pid, handle->ledger_fd);
-        break;
-    default:
-        vmml_warn_once("no fast lane to process %u: errno %d at its ledger",
-                       handle->pid, error);
-    }
+    int fd;
+
+    pthread_mutex_lock(&peer->asking);
+    fd = connect_socket(peer);
+    if (fd >= 0)
+        fd = vmml_client_get(peer->socket, peer->nonce, what, slot, serial);
+    pthread_mutex_unlock(&peer->asking);
+    return fd;
 }
 
-static int attach_ledger(struct vmml_peer *peer,
-                         const struct vmml_handle *handle)
+/* Does this error of one step say that another may do better? */
+static bool is_denial(int error)
 {
-    int fd = vmml_peer_get_fd(peer, handle->ledger_fd);
+    return error == EPERM || error == EACCES || error == ENOSYS ||
+           error == EINVAL;
+}
+
+int vmml_peer_get_chunk(struct vmml_peer *peer,
+                        const struct vmml_chunk_view *chunk)
+{
+    const enum vmml_step *steps = vmml_steps();
+    int fd = -EPERM;
+    size_t i;
+
+    for (i = 0; i < VMML_STEPS && fd < 0; i++) {
+        if (steps[i] == VMML_STEP_GETFD && peer->pidfd >= 0)
+            fd = pidfd_getfd(peer->pidfd, chunk->fd);
+        else if (steps[i] == VMML_STEP_SOCKET)
+            fd = ask(peer, VMML_WIRE_CHUNK, chunk->slot, chunk->serial);
+        if (fd < 0 && !is_denial(-fd))
+            break;
+    }
+    return fd;
+}
+
+/* ---- attaching ---- */
+
+static int open_ledger(struct vmml_peer *peer, int fd, uint32_t pid)
+{
     struct stat file;
-    int status;
+    int status = fstat(fd, &file) == 0
+                     ? vmml_ledger_open(fd, peer->nonce, &peer->reader)
+                     : -errno;
 
-    if (fd < 0) {
-        /* The number is gone: an exec, or another process with this pid. */
-        if (fd == -EBADF)
-            vmml_debug("process %u has no descriptor %d", handle->pid,
-                       handle->ledger_fd);
-        else
-            warn_open(handle, -fd);
-        return fd;
-    }
-    status = fstat(fd, &file) == 0
-                 ? vmml_ledger_open(fd, handle->nonce, &peer->reader)
-                 : -errno;
     vmml_fd_close(fd);
-    if (status == 0 && vmml_ledger_reader_pid(peer->reader) != handle->pid) {
-        vmml_ledger_close(peer->reader);
-        status = -ESTALE;
-    }
-    if (status != 0) {
-        warn_ledger(handle, -status);
-        return status;
-    }
-    peer->ledger_fd = handle->ledger_fd;
     peer->ledger_dev = file.st_dev;
     peer->ledger_ino = file.st_ino;
+    if (status == 0 && vmml_ledger_reader_pid(peer->reader) != pid) {
+        vmml_ledger_close(peer->reader);
+        peer->reader = NULL;
+        status = -ESTALE;
+    }
+    return status;
+}
+
+static bool is_pipe(int fd)
+{
+    struct stat status;
+
+    return fstat(fd, &status) == 0 && S_ISFIFO(status.st_mode) &&
+           (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY;
+}
+
+/* The number is the exporter's only if it has not called exec since: then its
+ * ledger's number is what it was. */
+static int get_life(struct vmml_peer *peer)
+{
+    int life =
+        pidfd_getfd(peer->pidfd, vmml_ledger_reader_life_fd(peer->reader));
+
+    if (life >= 0 && is_pipe(life) && vmml_peer_is_same(peer))
+        return vmml_fd_raise(life);
+    vmml_fd_close(life);
+    return -1;
+}
+
+static int attach_getfd(struct vmml_peer *peer,
+                        const struct vmml_handle *handle)
+{
+    int status;
+    int fd;
+
+    if (handle->pid_ns != own_pid_ns())
+        return -EXDEV;
+    peer->pidfd = pidfd_open(handle->pid);
+    if (peer->pidfd < 0)
+        return peer->pidfd;
+    peer->ledger_fd = handle->ledger_fd;
+    fd = pidfd_getfd(peer->pidfd, handle->ledger_fd);
+    status = fd < 0 ? fd : open_ledger(peer, fd, handle->pid);
+    if (status == 0) {
+        peer->life_fd = get_life(peer);
+        return 0;
+    }
+    vmml_fd_close(peer->pidfd);
+    peer->pidfd = -1;
+    return status;
+}
+
+static int attach_socket(struct vmml_peer *peer,
+                         const struct vmml_handle *handle)
+{
+    int status;
+    int fd = ask(peer, VMML_WIRE_LEDGER, 0, 0);
+
+    if (fd < 0)
+        return fd;
+    status = open_ledger(peer, fd, handle->pid);
+    if (status != 0)
+        return status;
+    fd = ask(peer, VMML_WIRE_LIFE, 0, 0);
+    if (fd >= 0 && is_pipe(fd))
+        peer->life_fd = vmml_fd_raise(fd);
+    else
+        vmml_fd_close(fd);
     return 0;
 }
 
-static bool is_same_namespace(const struct vmml_handle *handle)
+static void discard(struct vmml_peer *peer)
 {
-    if (handle->pid_ns == own_pid_ns())
-        return true;
-    vmml_warn_once("no fast lane to process %u: it lives in another PID "
-                   "namespace. Remedy: share it (--pid=host, or hostPID)",
-                   handle->pid);
+    vmml_fd_close(peer->pidfd);
+    vmml_fd_close(peer->socket);
+    vmml_fd_close(peer->life_fd);
+    pthread_mutex_destroy(&peer->asking);
+    free(peer);
+}
+
+static bool try_steps(struct vmml_peer *peer, const struct vmml_handle *handle)
+{
+    const enum vmml_step *steps = vmml_steps();
+    struct vmml_denial denial = {.pid = handle->pid};
+    size_t i;
+
+    for (i = 0; i < VMML_STEPS; i++) {
+        int status = 0;
+
+        if (steps[i] == VMML_STEP_GETFD)
+            status = denial.getfd = attach_getfd(peer, handle);
+        else if (steps[i] == VMML_STEP_SOCKET)
+            status = denial.socket = attach_socket(peer, handle);
+        else
+            continue;
+        if (status == 0)
+            return true;
+    }
+    vmml_denial_warn(&denial);
     return false;
 }
 
 static struct vmml_peer *make_peer(const struct vmml_handle *handle)
 {
-    struct vmml_peer *peer;
-    int pidfd;
+    struct vmml_peer *peer = calloc(1, sizeof(*peer));
 
-    if (!is_same_namespace(handle))
-        return NULL;
-    peer = calloc(1, sizeof(*peer));
     if (peer == NULL)
         return NULL;
-    memcpy(peer->nonce, handle->nonce, VMML_NONCE_SIZE);
-    peer->pid = handle->pid;
-    pidfd = pidfd_open(handle->pid);
-    if (pidfd >= 0)
-        pidfd = vmml_fd_raise(pidfd);
-    if (pidfd < 0) {
-        warn_open(handle, -pidfd);
+    if (pthread_mutex_init(&peer->asking, NULL) != 0) {
         free(peer);
         return NULL;
     }
-    peer->pidfd = pidfd;
-    if (attach_ledger(peer, handle) != 0) {
-        vmml_fd_close(pidfd);
-        free(peer);
+    memcpy(peer->nonce, handle->nonce, VMML_NONCE_SIZE);
+    peer->pid = handle->pid;
+    peer->pidfd = peer->life_fd = -1;
+    atomic_init(&peer->socket, -1);
+    if (!try_steps(peer, handle)) {
+        discard(peer);
         return NULL;
     }
     return peer;
@@ -234,7 +317,8 @@ struct vmml_peer *vmml_peer_attach(const struct vmml_handle *handle)
         if (peer != NULL) {
             peer->next = atomic_load(&peers);
             atomic_store(&peers, peer);
-            vmml_info("attached to the ledger of process %u", peer->pid);
+            vmml_info("attached to the ledger of process %u by %s", peer->pid,
+                      peer->pidfd >= 0 ? "pidfd_getfd" : "its socket");
         }
     }
     pthread_mutex_unlock(&lock);
@@ -257,7 +341,10 @@ void vmml_peer_fork_child(void)
 
     for (peer = vmml_peer_first(); peer != NULL; peer = peer->next) {
         vmml_fd_close(peer->pidfd);
-        peer->pidfd = -1;
+        vmml_fd_close(peer->socket);
+        vmml_fd_close(peer->life_fd);
+        peer->pidfd = peer->life_fd = -1;
+        atomic_store(&peer->socket, -1);
     }
     pthread_mutex_init(&lock, NULL);
 }

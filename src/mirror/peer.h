@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * An exporter as an importer sees it: its process and its ledger.
+ * An exporter as an importer sees it: its process, its ledger, and the way by
+ * which its descriptors travel.
  */
 #ifndef VMML_MIRROR_PEER_H
 #define VMML_MIRROR_PEER_H
 
+#include <poll.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -15,13 +19,16 @@
 
 struct vmml_peer {
     uint8_t nonce[VMML_NONCE_SIZE];
-    uint32_t pid;
-    int pidfd;
+    uint32_t pid;  /* in its own PID namespace */
+    int pidfd;     /* -1: it cannot be had, or is not wanted */
     int ledger_fd; /* its number in the peer */
     dev_t ledger_dev;
     ino_t ledger_ino;
+    atomic_int socket; /* to the exporter; -1: not connected */
+    int life_fd;       /* hangs up at its end or exec; -1: it cannot be had */
     struct vmml_ledger_reader *reader;
     atomic_bool dead;
+    pthread_mutex_t asking; /* one question at a time on `socket` */
     struct vmml_peer *next;
 };
 
@@ -40,19 +47,30 @@ struct vmml_peer *vmml_peer_find(const uint8_t nonce[VMML_NONCE_SIZE]);
 /* First peer of the list, for the watcher; follow `next`. */
 struct vmml_peer *vmml_peer_first(void);
 
-/* Has the process ended? One poll(2) until it has. */
+/* Has the process ended or called exec? One poll(2) until it has. */
 bool vmml_peer_ended(struct vmml_peer *peer);
 
 /*
  * Has the peer still the ledger under its number? After an exec, and where it
  * closed all its descriptors, it has not: then it counts as ended. False also
- * where that cannot be told now. Three system calls.
+ * where that cannot be told now. Without a pidfd, what its socket tells.
  */
 bool vmml_peer_is_same(struct vmml_peer *peer);
 
-/* A copy of the peer's descriptor `fd`, close-on-exec. Returns -errno:
- * EBADF it has no such descriptor, ESRCH it ended, EPERM not allowed. */
-int vmml_peer_get_fd(const struct vmml_peer *peer, int fd);
+/* What to poll(2) for its end: fills up to VMML_PEER_SIGNS entries, returns
+ * how many. */
+#define VMML_PEER_SIGNS 3
+size_t vmml_peer_signs(const struct vmml_peer *peer,
+                       struct pollfd signs[VMML_PEER_SIGNS]);
+
+/*
+ * A copy of a published chunk's descriptor, close-on-exec; the caller closes
+ * it, and believes it only if the publication is live afterwards.
+ * Returns -errno: EBADF, ENOENT it has no such descriptor, ESRCH, EPIPE it
+ * ended, EPERM not allowed by any step.
+ */
+int vmml_peer_get_chunk(struct vmml_peer *peer,
+                        const struct vmml_chunk_view *chunk);
 
 /* For base/fork.c. */
 void vmml_peer_fork_lock(void);

@@ -282,7 +282,7 @@ static bool import_chunk(const struct vmml_real *real,
                          const struct vmml_chunk_view *chunk,
                          CUmemGenericAllocationHandle *handle, bool *dead)
 {
-    int fd = vmml_peer_get_fd(mirror->peer, chunk->fd);
+    int fd = vmml_peer_get_chunk(mirror->peer, chunk);
     CUresult result;
 
     /* The number may belong to another file by now: only an entry that is

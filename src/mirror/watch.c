@@ -8,7 +8,6 @@
 #include "mirror/state.h"
 
 #include <poll.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <time.h>
@@ -16,6 +15,7 @@
 
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/thread.h"
 
 /* Bound on giving revoked memory back, but for copies that still run. */
 #define VMML_WATCH_MS 200
@@ -39,10 +39,10 @@ static size_t count_peers(void)
     return count;
 }
 
-/* One entry for the wake-up and one for each living exporter. */
+/* One entry for the wake-up, and those of each living exporter. */
 static struct pollfd *poll_set(size_t *count)
 {
-    size_t capacity = count_peers() + 1;
+    size_t capacity = count_peers() * VMML_PEER_SIGNS + 1;
     struct pollfd *set = calloc(capacity, sizeof(*set));
     struct vmml_peer *peer;
 
@@ -52,9 +52,8 @@ static struct pollfd *poll_set(size_t *count)
     set[(*count)++] =
         (struct pollfd){.fd = atomic_load(&wake_fd), .events = POLLIN};
     for (peer = vmml_peer_first(); peer != NULL; peer = peer->next)
-        if (*count < capacity && !atomic_load(&peer->dead))
-            set[(*count)++] =
-                (struct pollfd){.fd = peer->pidfd, .events = POLLIN};
+        if (*count + VMML_PEER_SIGNS <= capacity && !atomic_load(&peer->dead))
+            *count += vmml_peer_signs(peer, set + *count);
     return set;
 }
 
@@ -86,7 +85,7 @@ static void notice_deaths(void)
         if (!atomic_load(&peer->dead) && vmml_peer_ended(peer))
             vmml_info("process %u has ended: its memory is given back",
                       peer->pid);
-        else if (!atomic_load(&peer->dead))
+        else if (!atomic_load(&peer->dead) && peer->life_fd < 0)
             (void)vmml_peer_is_same(peer);
 }
 
@@ -116,26 +115,6 @@ static void stop_at_exit(void)
     (void)pthread_mutex_timedlock(&working, &limit);
 }
 
-/* All signals stay with the application's threads. */
-static int start_thread(void)
-{
-    pthread_attr_t attr;
-    pthread_t thread;
-    sigset_t all, before;
-    int error = pthread_attr_init(&attr);
-
-    if (error != 0)
-        return error;
-    error = pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (error == 0)
-        error = pthread_create(&thread, &attr, watch, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attr);
-    return error;
-}
-
 void vmml_watch_start(void)
 {
     int error;
@@ -151,7 +130,7 @@ void vmml_watch_start(void)
     atomic_store(&wake_fd, fd);
     if (atexit(stop_at_exit) != 0)
         vmml_debug("no handler for the exit");
-    error = start_thread();
+    error = vmml_thread_start(watch);
     if (error != 0)
         vmml_warn_once("no watcher thread (error %d): memory that an exporter "
                        "gave back stays in use until the next transfer",

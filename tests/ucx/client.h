@@ -41,6 +41,7 @@ struct options {
     const char *kind;  /* what the exporter allocates, see memory.c */
     const char *local; /* what the importer allocates: "malloc" or "vmm" */
     int fd;            /* socket to the peer */
+    int next_fd;       /* "restarted": socket to the exporter's successor */
     int device;
     int reps;         /* repetitions of a timed transfer */
     int rounds;       /* rounds of re-backing */
@@ -260,6 +261,7 @@ struct key {
     uint64_t offset;
     uint64_t length;
     ucs_status_t status; /* of registration, packing and unpacking */
+    ucp_ep_h ep;
     ucp_rkey_h rkey;
 };
 
@@ -290,6 +292,9 @@ uint64_t new_seed(void);
 
 /* Local device memory of at least `length` bytes. */
 CUdeviceptr local_buffer(size_t length);
+
+/* Tells an exporter where this process is, and connects to it: ucx.ep. */
+void connect_to_exporter(void);
 
 void command(enum command command, struct wire_header *header,
              const void *payload, void **reply);
@@ -324,6 +329,13 @@ struct outcome key_get(const struct key *key, uint64_t offset, uint64_t length,
 struct outcome key_put(const struct key *key, uint64_t offset, uint64_t length,
                        uint64_t seed);
 
+/*
+ * Posts a PUT and a GET to memory that is not there: both must fail. (But for
+ * the GET of UCX 1.18, which ends the process.)
+ */
+void key_must_fail(const struct key *key, uint64_t offset, uint64_t length,
+                   const char *detail);
+
 /* A transfer of poison, not compared. */
 ucs_status_t key_post(const struct key *key, enum operation operation,
                       uint64_t offset, uint64_t length, char *lane);
@@ -342,6 +354,9 @@ extern const struct scenario scenarios[];
 
 void report_detail(const struct remote *remote, const char *operation,
                    struct outcome outcome, const char *detail);
+
+/* An address far from what either driver chooses by itself. */
+#define PLACE ((CUdeviceptr)1 << 44)
 
 /* Allocates and fills all data with the seed's pattern. */
 struct remote filled(const char *specification, uint64_t seed);
@@ -371,6 +386,9 @@ void scenario_vmm_then_malloc(void);
 void scenario_malloc_then_vmm(void);
 void scenario_own_process(void);
 void scenario_killed(void);
+void scenario_restarted(void);
+void scenario_rounds(void);
+void scenario_tail(void);
 void scenario_late_context(void);
 
 /* memquery.c: what the cuda_copy memory domain answers for parts of a segment.

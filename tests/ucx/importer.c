@@ -181,7 +181,7 @@ static void adopt_key(struct key *key, const struct wire_header *h,
     key->status = h->status;
     key->rkey = NULL;
     if (key->status == UCS_OK)
-        key->status = ucp_ep_rkey_unpack(ucx.ep, packed, &key->rkey);
+        key->status = ucp_ep_rkey_unpack(key->ep, packed, &key->rkey);
     free(packed);
 }
 
@@ -189,7 +189,12 @@ struct key key_make(const struct remote *remote, uint64_t offset,
                     uint64_t length)
 {
     struct wire_header h = {.args = {remote->id, offset, length}};
-    struct key key = {.remote = remote, .offset = offset, .length = length};
+    struct key key = {
+        .remote = remote,
+        .offset = offset,
+        .length = length,
+        .ep = ucx.ep,
+    };
     void *packed;
 
     command(CMD_REGISTER, &h, NULL, &packed);
@@ -270,6 +275,7 @@ static struct transfer transfer_of(const struct key *key,
         .length = length,
         .remote = key->remote->base + offset,
         .rkey = key->rkey,
+        .ep = key->ep,
     };
 
     transfer.local_memh = local_memh;
@@ -392,7 +398,7 @@ static const struct scenario *find_scenario(void)
     die(EXIT_USAGE, "unknown scenario '%s'", opt.scenario);
 }
 
-static void exchange_addresses(void)
+void connect_to_exporter(void)
 {
     struct wire_header h = {.command = 0};
     ucp_address_t *own;
@@ -426,7 +432,7 @@ int importer_main(void)
 
     device_open(!scenario->without_context);
     transport_open();
-    exchange_addresses();
+    connect_to_exporter();
     scenario->run();
     report_ipc();
     command(CMD_QUIT, &h, NULL, NULL);

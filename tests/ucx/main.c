@@ -9,6 +9,7 @@ struct options opt = {
     .kind = "vmm:8x2M",
     .local = "malloc",
     .fd = -1,
+    .next_fd = -1,
     .reps = 5,
     .rounds = 4,
     .growth = 64,
@@ -21,6 +22,7 @@ enum {
     OPT_KIND,
     OPT_LOCAL,
     OPT_FD,
+    OPT_NEXT_FD,
     OPT_DEVICE,
     OPT_REPS,
     OPT_ROUNDS,
@@ -38,6 +40,7 @@ static const struct option options[] = {
     {"kind", required_argument, NULL, OPT_KIND},
     {"local", required_argument, NULL, OPT_LOCAL},
     {"fd", required_argument, NULL, OPT_FD},
+    {"next-fd", required_argument, NULL, OPT_NEXT_FD},
     {"device", required_argument, NULL, OPT_DEVICE},
     {"reps", required_argument, NULL, OPT_REPS},
     {"rounds", required_argument, NULL, OPT_ROUNDS},
@@ -74,6 +77,9 @@ static void take(int option)
         break;
     case OPT_FD:
         opt.fd = atoi(optarg);
+        break;
+    case OPT_NEXT_FD:
+        opt.next_fd = atoi(optarg);
         break;
     case OPT_DEVICE:
         opt.device = atoi(optarg);

@@ -5,6 +5,7 @@ Standard library only. Used by run.py and by scripts/demo.
 
 import dataclasses
 import fcntl
+import hashlib
 import os
 import re
 import shutil
@@ -100,43 +101,49 @@ def driver_stub(build, objects, compiler):
     return stub
 
 
-def newest(paths):
-    return max(path.stat().st_mtime for path in paths)
+def digest(paths, *words):
+    """Names a build: folders are shared by work trees with other sources."""
+    value = hashlib.sha256(repr(words).encode())
+    for path in paths:
+        value.update(path.read_bytes())
+    return value.hexdigest()[:12]
 
 
-def build_client(wheel, build_root, force=False):
+def build_client(wheel, build_root):
     """Compiles the client with this wheel's headers; returns its path."""
-    build = Path(build_root) / wheel.version
-    client = build / "client"
-    inputs = [*SOURCES, HERE / "client.h"]
-    if client.exists() and not force and \
-            client.stat().st_mtime >= newest(inputs):
-        return client
     compiler = os.environ.get("CC", "cc").split()[0]
-    build.mkdir(parents=True, exist_ok=True)
     flags = ["-std=gnu11", "-D_GNU_SOURCE", "-O2", "-g", *WARNINGS,
-             "-isystem", cuda_include(), "-isystem", wheel.include]
-    objects = []
-    for source in SOURCES:
-        objects.append(build / (source.stem + ".o"))
-        call([compiler, *flags, "-c", source, "-o", objects[-1]])
-    stub = driver_stub(build, objects, compiler)
-    # Lazily bound, as UCX itself is: a driver may lack what no test calls.
-    call([compiler, *objects, "-o", client, "-Wl,-z,lazy", f"-L{wheel.lib}",
-          "-lucp", "-luct", "-lucs", "-lucm", stub,
-          "-Wl,--allow-shlib-undefined"])
+             "-isystem", str(cuda_include()), "-isystem", str(wheel.include)]
+    inputs = [*SOURCES, HERE / "client.h"]
+    name = f"{wheel.version}-{digest(inputs, compiler, flags)}"
+    client = Path(build_root) / name / "client"
+    if client.exists():
+        return client
+    client.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=client.parent) as folder:
+        build = Path(folder)
+        objects = []
+        for source in SOURCES:
+            objects.append(build / (source.stem + ".o"))
+            call([compiler, *flags, "-c", source, "-o", objects[-1]])
+        stub = driver_stub(build, objects, compiler)
+        # Lazily bound, as UCX itself is: a driver may lack what no test calls.
+        call([compiler, *objects, "-o", build / "client", "-Wl,-z,lazy",
+              f"-L{wheel.lib}", "-lucp", "-luct", "-lucs", "-lucm", stub,
+              "-Wl,--allow-shlib-undefined"])
+        (build / "client").rename(client)
     return client
 
 
 def build_counter(build_root):
     """The preload that counts UCX's opens and closes of IPC memory."""
-    library = Path(build_root) / "count_ipc.so"
-    if not library.exists() or \
-            library.stat().st_mtime < COUNTER.stat().st_mtime:
-        library.parent.mkdir(parents=True, exist_ok=True)
-        compiler = os.environ.get("CC", "cc").split()[0]
-        # Its own name until complete: tests of other wheels may build it too.
-        partial = library.with_suffix(f".{os.getpid()}")
+    compiler = os.environ.get("CC", "cc").split()[0]
+    library = Path(build_root) / f"count-{digest([COUNTER], compiler)}.so"
+    if library.exists():
+        return library
+    library.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        partial = Path(folder) / "count.so"
         call([compiler, "-std=gnu11", "-D_GNU_SOURCE", "-O2", *WARNINGS,
               "-shared", "-fPIC", COUNTER, "-o", partial])
         partial.rename(library)
@@ -177,6 +184,7 @@ class Outcome:
     codes: tuple  # exit codes of exporter and importer
     logs: tuple
     seconds: float
+    exports: int = None  # of chunks, counted by the simulated driver
 
     @property
     def timed_out(self):

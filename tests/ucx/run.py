@@ -10,7 +10,9 @@ import argparse
 import concurrent.futures
 import dataclasses
 import os
+import re
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -41,6 +43,8 @@ class Sizes:
     below: str
     holey: str
     growth: int
+    extent: str  # more than a tenth of the device's memory
+    memory: dict # settings that make the device that small
 
 
 QUERIED = "vmm:3x2M+16M"
@@ -48,12 +52,16 @@ SIMULATED = Sizes(main="vmm:26x4M/2M@76M", malloc="malloc:76M",
                   small="vmm:8x2M",
                   chunks=["single:16M", "first:16M", "none:8x2M",
                           "vmm:64x2M"],
-                  below="vmm:8x2M+64M", holey="vmm:16x2M", growth=64)
+                  below="vmm:8x2M+64M", holey="vmm:16x2M", growth=64,
+                  extent="vmm:32x2M",
+                  memory={"VMMLANE_SIM_VRAM_MB": "512",
+                          "VMMLANE_SIM_DOMAIN": f"tail{os.getpid()}"})
 REAL = Sizes(main="vmm:26x20M@512M", malloc="malloc:512M",
              small="vmm:8x8M",
              chunks=["vmm:1x512M", "vmm:256x2M", "single:512M", "first:512M",
                      "none:26x20M@512M", "vmm:48x20M/2M"],
-             below="vmm:8x20M+512M", holey="vmm:16x20M", growth=64)
+             below="vmm:8x20M+512M", holey="vmm:16x20M", growth=64,
+             extent="vmm:760x20M", memory={})
 
 
 @dataclasses.dataclass
@@ -120,8 +128,12 @@ def cases_asked(options, sizes, version):
 
 
 def cases_shim(sizes, version):
+    both = ((version,) * 2, (True, True))
     for scenario, kind in scenario_list(sizes):
-        yield Case("shim", scenario, kind, (version,) * 2, (True, True))
+        yield Case("shim", scenario, kind, *both)
+    yield Case("shim", "tail", sizes.extent, *both, environment=sizes.memory)
+    yield Case("no-rcache", "rounds", sizes.holey, *both,
+               environment={"UCX_RCACHE_ENABLE": "n"})
 
 
 def cases_fence(options, sizes, version):
@@ -256,6 +268,16 @@ def judge_ipc(case, outcome):
     return []
 
 
+def judge_exports(case, outcome):
+    """A job that registers for each message does not export for each."""
+    if case.scenario != "rounds" or outcome.exports is None:
+        return []
+    chunks = int(re.search(r":(\d+)x", case.kind).group(1))
+    if outcome.exports == 0 or outcome.exports > 3 * chunks:
+        return [f"{outcome.exports} exports of {chunks} chunks"]
+    return []
+
+
 def judge(case, outcome):
     problems = []
     exporter, importer = outcome.codes
@@ -275,6 +297,7 @@ def judge(case, outcome):
     if case.served and outcome.skipped:
         problems += outcome.skipped
     problems += judge_ipc(case, outcome)
+    problems += judge_exports(case, outcome)
     if not problems:
         problems += judge_hooks(case, outcome)
     return problems
@@ -295,12 +318,22 @@ def summary(outcome):
         text += f", GB/s {', '.join(speed)}"
     if outcome.ipc:
         text += ", %d windows, %d opens, %d closes" % outcome.ipc
+    if outcome.exports:
+        text += f", {outcome.exports} exports"
     if outcome.expects:
         text += f", {sum(h for _, h in outcome.expects)}" \
                 f"/{len(outcome.expects)} expectations"
     if outcome.skipped:
         text += f", skipped: {'; '.join(outcome.skipped)}"
     return text
+
+
+def exports_in(calls):
+    """How often the simulated driver was asked for a handle's descriptor."""
+    if not calls.exists():
+        return None
+    counts = dict(line.split() for line in calls.read_text().splitlines())
+    return int(counts.get("cuMemExportToShareableHandle", 0))
 
 
 def run_case(case, options, clients):
@@ -321,10 +354,16 @@ def run_case(case, options, clients):
         arguments.append("--verbose")
         for side in sides:
             side.environment = {**side.environment, "UCX_PROTO_INFO": "y"}
-    outcome = pair.run_pair(*sides, case.scenario, case.kind,
-                            driver=options.driver, timeout=options.timeout,
-                            tls=case.tls or options.tls, hook_mode=case.hook_mode,
-                            arguments=arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        calls = Path(folder) / "calls"
+        sides[0].environment = {**sides[0].environment,
+                                "VMMLANE_SIM_COUNT_FILE": str(calls)}
+        outcome = pair.run_pair(*sides, case.scenario, case.kind,
+                                driver=options.driver,
+                                timeout=options.timeout,
+                                tls=case.tls or options.tls,
+                                hook_mode=case.hook_mode, arguments=arguments)
+        outcome.exports = exports_in(calls)
     return case, outcome, judge(case, outcome)
 
 
@@ -341,6 +380,32 @@ def show(case, outcome, problems, options):
                 lines = lines[-25:]
             for line in lines:
                 print(f"     {role}| {line}")
+
+
+def show_ratios(runs, wanted):
+    """Speed of VMM memory over that of cuMemAlloc memory, by UCX version.
+
+    Returns how many are below `wanted`.
+    """
+    speeds = {}
+    for case, outcome, _ in runs:
+        if case.group == "shim" and case.scenario == "whole":
+            for result in outcome.results:
+                if result.gbps > 0:
+                    key = (case.versions[0], result.operation)
+                    speeds.setdefault(key, {})[case.kind] = result.gbps
+    below = 0
+    for (version, operation), kinds in speeds.items():
+        plain = [kinds[kind] for kind in kinds if kind.startswith("malloc")]
+        for kind, gbps in kinds.items():
+            if not plain or kind.startswith("malloc"):
+                continue
+            low = gbps < wanted * plain[0]
+            below += low
+            print(f"{'LOW ' if low else 'ratio'} {version} {operation} {kind}: "
+                  f"{gbps:.1f} / {plain[0]:.1f} GB/s = "
+                  f"{gbps / plain[0]:.2f}")
+    return below
 
 
 def parse_options():
@@ -362,6 +427,9 @@ def parse_options():
     parser.add_argument("--sizes", choices=["simulated", "real"])
     parser.add_argument("--tls", default="cuda_copy,cuda_ipc,tcp")
     parser.add_argument("--reps", type=int, default=5)
+    parser.add_argument("--ratio", type=float, metavar="R",
+                        help="compare speeds with cuMemAlloc memory's; fail "
+                             "below R of it (for a GPU that nobody else uses)")
     parser.add_argument("--timeout", type=float, default=60)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--build", default=os.environ.get(
@@ -425,6 +493,8 @@ def main():
             case, outcome, problems = run.result()
             bad += bool(problems)
             show(case, outcome, problems, options)
+    if options.ratio is not None:
+        bad += show_ratios([run.result() for run in runs], options.ratio)
     print(f"{len(cases)} runs, {bad} not as they must be, "
           f"{time.monotonic() - start:.0f} s")
     return 1 if bad else 0

@@ -9,9 +9,6 @@
 
 /* ---- neighbours by chance (B4) ---- */
 
-/* Far from what either driver chooses by itself. */
-#define PLACE ((CUdeviceptr)1 << 44)
-
 void scenario_neighbours(void)
 {
     uint64_t seed = new_seed();

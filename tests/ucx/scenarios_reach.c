@@ -126,6 +126,36 @@ void scenario_interior(void)
     remote_free(&remote);
 }
 
+/*
+ * ---- the end of a large extent (B5) ----
+ *
+ * UCX registers whole extents up to a tenth of the device's memory only.
+ */
+
+void scenario_tail(void)
+{
+    uint64_t seed = new_seed();
+    struct remote remote = remote_alloc(opt.kind, 0);
+    uint64_t length = remote.length / 8;
+    uint64_t offset;
+    struct key key;
+
+    if (length > 100 << 20)
+        length = 100 << 20;
+    offset = remote.offset + remote.length - length;
+    remote_fill(&remote, offset, length, seed);
+    key = key_make(&remote, offset, length);
+    report_detail(&remote, "get", key_get(&key, offset, 1, seed), "first-byte");
+    report_detail(&remote, "get", key_get(&key, offset + length - 1, 1, seed),
+                  "last-byte");
+    report_detail(&remote, "get", key_get(&key, offset, length, seed), "tail");
+    report_detail(&remote, "put", key_put(&key, offset, length, new_seed()),
+                  "tail");
+    key_destroy(&key);
+    key_deregister(&key);
+    remote_free(&remote);
+}
+
 /* ---- 16 tensors in one segment, 16 registrations ---- */
 
 void scenario_tensors(void)

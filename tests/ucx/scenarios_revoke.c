@@ -5,6 +5,7 @@
 #include "client.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- re-backing at the same address (D3, D6) ---- */
@@ -36,9 +37,8 @@ static void report_refused(const struct key *key, const char *operation,
     report_detail(key->remote, operation, outcome, detail);
 }
 
-/* Posts a PUT and a GET to memory that is not there: both must fail. */
-static void must_fail(const struct key *key, uint64_t offset, uint64_t length,
-                      const char *detail)
+void key_must_fail(const struct key *key, uint64_t offset, uint64_t length,
+                   const char *detail)
 {
     struct outcome outcome = {.status = UCS_OK};
 
@@ -75,12 +75,12 @@ static void rebacking(bool unseen, bool deregister)
             key_deregister(&old);
         remote_unmap(&remote, 0, remote.chunk_count, unseen);
         if (!unseen)
-            must_fail(&old, old.offset, old.length, "unmapped");
+            key_must_fail(&old, old.offset, old.length, "unmapped");
         remote_map(&remote, 0, remote.chunk_count);
         seed = new_seed();
         remote_fill(&remote, remote.offset, remote.length, seed);
         if (!unseen)
-            must_fail(&old, old.offset, old.length, "mapped-anew");
+            key_must_fail(&old, old.offset, old.length, "mapped-anew");
         key = key_make_all(&remote);
         report_detail(&remote, "get-new-key",
                       key_get(&key, key.offset, key.length, seed), detail);
@@ -158,7 +158,7 @@ static void around_hole(const struct key *key, uint64_t seed,
      */
     if (strcmp(outcome.lane, "cuda_ipc") != 0)
         return;
-    must_fail(key, hole->offset, hole->size, "hole");
+    key_must_fail(key, hole->offset, hole->size, "hole");
 }
 
 void scenario_hole(void)
@@ -241,8 +241,74 @@ void scenario_killed(void)
     while (key_post(&key, OP_PUT, key.offset, key.length, NULL) == UCS_OK &&
            now() < end)
         ;
-    must_fail(&key, key.offset, key.length, "killed");
+    key_must_fail(&key, key.offset, key.length, "killed");
     fflush(NULL);
     /* No orderly end: UCX would wait for the peer. */
     _Exit(wrong_bytes ? EXIT_WRONG_BYTES : 0);
+}
+
+/*
+ * ---- a restarted exporter (E4) ----
+ *
+ * The runner starts the second one with the first one's pid. The same
+ * reservation at the same address, other contents: UCX looks its cache up by
+ * pid, address and buffer id.
+ */
+
+void scenario_restarted(void)
+{
+    uint64_t seed = new_seed();
+    struct remote first = remote_alloc(opt.kind, PLACE);
+    struct wire_header h = {.command = CMD_KILL};
+    struct remote second;
+    struct key old;
+    struct key new;
+    void *payload;
+
+    remote_fill(&first, first.offset, first.length, seed);
+    old = key_make_all(&first);
+    report_detail(&first, "get", key_get(&old, old.offset, old.length, seed),
+                  "first");
+    wire_send(opt.fd, &h, NULL);
+    if (wire_receive(opt.fd, &h, &payload))
+        die(EXIT_SETUP, "the exporter answered after its end");
+    opt.fd = opt.next_fd;
+    connect_to_exporter();
+    second = remote_alloc(opt.kind, PLACE);
+    seed = new_seed();
+    remote_fill(&second, second.offset, second.length, seed);
+    key_must_fail(&old, old.offset, old.length, "before-new-key");
+    new = key_make_all(&second);
+    report_detail(&second, "get", key_get(&new, new.offset, new.length, seed),
+                  "second");
+    key_must_fail(&old, old.offset, old.length, "after-new-key");
+    report_detail(&second, "get", key_get(&new, new.offset, new.length, seed),
+                  "second-again");
+    report_detail(&second, "put",
+                  key_put(&new, new.offset, new.length, new_seed()), "second");
+    command(CMD_QUIT, &h, NULL, NULL);
+    fflush(NULL);
+    /* No orderly end: UCX would wait for the first one. */
+    _Exit(wrong_bytes ? EXIT_WRONG_BYTES : 0);
+}
+
+/* ---- a registration for each message (D4) ---- */
+
+void scenario_rounds(void)
+{
+    enum { ROUNDS = 300, LENGTH = 64 << 10 };
+    uint64_t seed = new_seed();
+    struct remote remote = filled(opt.kind, seed);
+    struct outcome outcome = {.status = UCS_OK, .verdict = BYTES_OK};
+
+    for (uint64_t i = 0; i < ROUNDS && outcome.verdict == BYTES_OK; i++) {
+        uint64_t at = i * 7919 * 512 % (remote.length - LENGTH);
+        struct key key = key_make(&remote, remote.offset + at, LENGTH);
+
+        outcome = key_get(&key, key.offset, LENGTH, seed);
+        key_destroy(&key);
+        key_deregister(&key);
+    }
+    report_detail(&remote, "get", outcome, "last-of-the-rounds");
+    remote_free(&remote);
 }

@@ -16,9 +16,9 @@ enum { ROUNDS = 5 };
 
 typedef ucs_status_t (*fence_function)(ucp_worker_h worker);
 
-static const void *dynamic_entry(const struct link_map *map, ElfW(Sxword) tag)
+static const void *dynamic_entry(const struct link_map *map, Elf64_Sxword tag)
 {
-    const ElfW(Dyn) * entry;
+    const Elf64_Dyn *entry;
 
     for (entry = map->l_ld; entry->d_tag != DT_NULL; entry++) {
         if (entry->d_tag == tag)
@@ -32,7 +32,7 @@ static const void *dynamic_entry(const struct link_map *map, ElfW(Sxword) tag)
 static fence_function unwatched_fence(void)
 {
     const struct link_map *map = dlopen("libucp.so.0", RTLD_LAZY | RTLD_NOLOAD);
-    const ElfW(Sym) * symbol;
+    const Elf64_Sym *symbol;
     const char *names;
     fence_function fence;
 
@@ -43,7 +43,7 @@ static fence_function unwatched_fence(void)
          (const char *)(symbol + 1) <= names; symbol++) {
         if (symbol->st_shndx != SHN_UNDEF &&
             strcmp(names + symbol->st_name, "ucp_worker_fence") == 0) {
-            ElfW(Addr) address = map->l_addr + symbol->st_value;
+            Elf64_Addr address = map->l_addr + symbol->st_value;
 
             memcpy(&fence, &address, sizeof(fence));
             return fence;

@@ -209,9 +209,12 @@ def environment_of(options):
         del env[name]
     env.pop("LD_PRELOAD", None)
     if options.driver:
+        # NIXL's wheel leaves cudart to PyTorch's dependencies; without it
+        # libucm_cuda stays away, silently.
         env["LD_LIBRARY_PATH"] = ":".join(
             [str(Path(options.driver).resolve()),
-             *filter(None, [env.get("LD_LIBRARY_PATH")])])
+             *filter(None, [env.get("LD_LIBRARY_PATH")]),
+             str(pair.cuda_include().parent / "lib")])
     if options.shim:
         env["LD_PRELOAD"] = str(Path(options.shim).resolve(strict=True))
     env.update({

@@ -878,6 +878,24 @@ static void unmap_rules(CUdeviceptr ptr)
     MUST(cuMemAddressFree(ptr, 32 * GRANULE));
 }
 
+static void unmap_part(void)
+{
+    CUdeviceptr ptr = chunks(2, 2 * GRANULE, 4 * GRANULE);
+
+    expect(CUDA_ERROR_INVALID_VALUE, cuMemUnmap(ptr, GRANULE),
+           "unmap of the first granule of a chunk of two");
+    expect(CUDA_ERROR_INVALID_VALUE, cuMemUnmap(ptr + GRANULE, GRANULE),
+           "unmap of the second");
+    expect(CUDA_ERROR_INVALID_VALUE, cuMemUnmap(ptr, 3 * GRANULE),
+           "unmap of a chunk and a half of the next");
+    expect(CUDA_ERROR_INVALID_VALUE,
+           set_access(ptr, GRANULE, 0, CU_MEM_ACCESS_FLAGS_PROT_READ),
+           "access for the first granule of a chunk of two");
+    check(range_is(ptr + 3 * GRANULE, ptr + 2 * GRANULE, 2 * GRANULE),
+          "both chunks are still there");
+    unreserve(ptr, 4 * GRANULE);
+}
+
 static void adjacent_reservations(void)
 {
     CUdeviceptr base, low, high, got = 0;
@@ -926,6 +944,7 @@ static void part_mapping(void)
     MUST(set_access(ptr, GRANULE, 0, CU_MEM_ACCESS_FLAGS_PROT_READ));
     check(range_is(ptr, ptr, GRANULE), "GetAddressRange with read access");
     unmap_rules(ptr);
+    unmap_part();
     adjacent_reservations();
 }
 
@@ -1301,14 +1320,33 @@ static void land(void)
     }
 }
 
+/* Memory that was freed behind work which still runs. */
+static void freed_in_flight(const struct flight *flight, CUdeviceptr memory)
+{
+    CUdeviceptr base;
+    size_t size;
+
+    MUST(cuMemFreeAsync(memory, flight->stream));
+    expect(CUDA_ERROR_NOT_READY, cuStreamQuery(flight->stream),
+           "cuMemFreeAsync does not wait");
+    expect(CUDA_ERROR_NOT_FOUND, cuMemGetAddressRange(&base, &size, memory),
+           "GetAddressRange once it was called");
+    expect(CUDA_ERROR_INVALID_VALUE, cuMemFreeAsync(memory, flight->stream),
+           "a second cuMemFreeAsync");
+}
+
 static void part_flight(void)
 {
     struct flight flight;
+    CUdeviceptr memory;
     CUevent event;
 
     section = "in flight";
     start(0);
+    MUST(cuMemAllocAsync(&memory, GRANULE, NULL));
+    MUST(cuCtxSynchronize());
     take_off(&flight);
+    freed_in_flight(&flight, memory);
     MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
     MUST(cuEventRecord(event, flight.stream));
     expect(CUDA_ERROR_NOT_READY, cuStreamQuery(flight.stream),
@@ -1973,6 +2011,39 @@ static void other_device_access(CUdeviceptr ptr, CUstream stream,
           "DEVICE_ORDINAL stays the owner's");
 }
 
+static void part_other_opener(int sock)
+{
+    CUipcMemHandle handle;
+    CUdeviceptr ptr;
+
+    section = "ipc from the other device";
+    start(1);
+    receive_bytes(sock, &handle, sizeof(handle));
+    expect(CUDA_SUCCESS,
+           cuIpcOpenMemHandle(&ptr, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
+           "open in a context of the second device");
+    check(attribute(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, ptr) == 1,
+          "DEVICE_ORDINAL is the opener's");
+    check(bytes_are(ptr, 0x78, GRANULE), "it reads the first device's bytes");
+}
+
+static void other_opener(CUdeviceptr plain)
+{
+    CUipcMemHandle handle;
+    int sock[2];
+    pid_t pid;
+
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, sock) != 0) {
+        exit(3);
+    }
+    MUST(cuIpcGetMemHandle(&handle, plain));
+    pid = spawn("other_opener", sock[1]);
+    close(sock[1]);
+    send_bytes(sock[0], &handle, sizeof(handle));
+    join(pid, "other_opener", 0);
+    close(sock[0]);
+}
+
 static void hidden_device(CUdeviceptr ptr)
 {
     CUmemGenericAllocationHandle handle;
@@ -2042,6 +2113,7 @@ static void part_two_devices(void)
     MUST(cuStreamSynchronize(stream));
     check(bytes_are(memory, 0x78, GRANULE), "with the right bytes");
     MUST(cuCtxPopCurrent(NULL));
+    other_opener(plain);
     hidden_device(ptr);
 }
 
@@ -2076,6 +2148,7 @@ static const struct {
     {"pool_sharing", part_pool_sharing, NULL, NULL},
     {"pool_importer", NULL, NULL, part_pool_importer},
     {"hidden_importer", NULL, NULL, part_hidden_importer},
+    {"other_opener", NULL, NULL, part_other_opener},
     {"fabric_pool", NULL, part_fabric_pool, NULL},
     {"flight", NULL, part_flight, NULL},
     {"fault", NULL, part_fault, NULL},

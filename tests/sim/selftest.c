@@ -51,6 +51,7 @@ static pid_t launch(void (*body)(int sock), int sock, const char *settings)
     if (pid != 0) {
         return pid;
     }
+    alarm(60); /* a failed check elsewhere must not leave it waiting */
     snprintf(copy, sizeof(copy), "%s", settings);
     while ((setting = strsep(&rest, " ")) != NULL) {
         if (*setting != '\0') {
@@ -374,6 +375,13 @@ static void body_other_domain(int sock)
     CHECK(sim_memory_used(0) == 0);
 }
 
+static void body_same_domain(int sock)
+{
+    start();
+    CHECK(sim_memory_used(0) == 32 * GRANULE);
+    CHECK(sim_memory_used(1) == 0);
+}
+
 static void test_domain(void **state)
 {
     int holder[2];
@@ -383,7 +391,9 @@ static void test_domain(void **state)
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, holder), 0);
     holding = launch(body_hold, holder[1], "VMMLANE_SIM_DOMAIN=one");
     assert_int_equal(read(holder[0], &c, 1), 1);
-    run(body_other_domain, "VMMLANE_SIM_DOMAIN=another");
+    run(body_other_domain, "VMMLANE_SIM_DOMAIN=two");
+    run(body_other_domain, "VMMLANE_SIM_DOMAIN=one VMMLANE_SIM_NODE=1");
+    run(body_same_domain, "VMMLANE_SIM_DOMAIN=one VMMLANE_SIM_DEVICES=2");
     kill(holding, SIGKILL);
     status_of(holding);
 }

@@ -69,7 +69,8 @@ void vmml_chunk_kill(struct vmml_window *window, struct vmml_chunk *chunk,
     vmml_debug("chunk 0x%lx+0x%lx of window 0x%lx is revoked",
                (unsigned long)chunk->address, (unsigned long)chunk->size,
                (unsigned long)window->base);
-    vmml_ledger_kill(vmml_exporter.ledger, chunk->slot);
+    if (chunk->slot != VMML_NO_SLOT)
+        vmml_ledger_kill(vmml_exporter.ledger, chunk->slot);
     vmml_window_remove_chunk(window, chunk);
     vmml_fd_list_add(fds, fd);
 }

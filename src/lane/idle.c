@@ -17,7 +17,7 @@
 struct idle {
     struct vmml_window *window; /* a reference */
     uint64_t address;
-    uint64_t serial;
+    uint64_t ticket;
     struct timespec due;
 };
 
@@ -27,6 +27,7 @@ static struct {
     size_t capacity; /* a power of two, or 0 */
     size_t first;
     size_t count;
+    uint64_t tickets; /* given out */
     bool running;
 } idle;
 
@@ -51,9 +52,9 @@ static void expire(const struct idle *entry, struct vmml_fd_list *fds)
     struct vmml_window *window = entry->window;
     struct vmml_chunk *chunk = vmml_window_chunk_at(window, entry->address);
 
-    if (window->retired || chunk == NULL || chunk->serial != entry->serial)
+    if (window->retired || chunk == NULL || chunk->idle != entry->ticket)
         return;
-    chunk->idle_queued = false;
+    chunk->idle = 0;
     if (chunk->state == VMML_EXPORT_LIVE &&
         !vmml_window_is_covered(window, chunk))
         vmml_chunk_kill(window, chunk, fds);
@@ -134,11 +135,11 @@ static bool push(struct vmml_window *window, struct vmml_chunk *chunk)
     entry = &idle.ring[(idle.first + idle.count) & (idle.capacity - 1)];
     entry->window = window;
     entry->address = chunk->address;
-    entry->serial = chunk->serial;
+    entry->ticket = ++idle.tickets;
     entry->due = now();
     entry->due.tv_sec += VMML_IDLE_SECONDS;
     window->refs++;
-    chunk->idle_queued = true;
+    chunk->idle = entry->ticket;
     idle.count++;
     return true;
 }
@@ -150,7 +151,7 @@ void vmml_idle_add(struct vmml_window *window, uint64_t from, uint64_t to)
 
     vmml_fd_list_init(&fds);
     while ((chunk = vmml_window_next_chunk(window, &from, to)) != NULL) {
-        if (chunk->idle_queued || chunk->state != VMML_EXPORT_LIVE ||
+        if (chunk->idle != 0 || chunk->state != VMML_EXPORT_LIVE ||
             vmml_window_is_covered(window, chunk))
             continue;
         if (!push(window, chunk))

@@ -24,6 +24,7 @@ struct mapping {
 /* What the lock allows to tell of the address at once. */
 enum known {
     KNOWN_LIVE,
+    KNOWN_PENDING,
     KNOWN_NOT,
 };
 
@@ -35,17 +36,19 @@ static enum known look_up(const struct vmml_window *window, uint64_t address,
 
     pthread_mutex_lock(&vmml_exporter.lock);
     chunk = vmml_window_chunk_at(window, address);
-    if (chunk != NULL && chunk->state == VMML_EXPORT_LIVE) {
+    if (chunk != NULL && (chunk->state == VMML_EXPORT_LIVE ||
+                          chunk->state == VMML_EXPORT_PENDING)) {
         mapping->base = chunk->address;
         mapping->size = chunk->size;
         mapping->buffer_id = chunk->buffer_id;
-        known = KNOWN_LIVE;
+        known = chunk->state == VMML_EXPORT_LIVE ? KNOWN_LIVE : KNOWN_PENDING;
     }
     pthread_mutex_unlock(&vmml_exporter.lock);
     return known;
 }
 
-/* The published chunk with this BUFFER_ID is not what is mapped there. */
+/* The chunk with this BUFFER_ID is not what is mapped there: a change that no
+ * hook saw, which makes void what registrations have verified. */
 static void kill_stale(struct vmml_window *window,
                        const struct mapping *mapping)
 {
@@ -56,13 +59,15 @@ static void kill_stale(struct vmml_window *window,
     pthread_mutex_lock(&vmml_exporter.lock);
     chunk = vmml_window_chunk_at(window, mapping->base);
     /* Another thread may have published the new one by now. */
-    if (chunk != NULL && chunk->buffer_id == mapping->buffer_id)
+    if (chunk != NULL && chunk->buffer_id == mapping->buffer_id) {
         vmml_chunk_kill(window, chunk, &fds);
+        window->changes++;
+    }
     pthread_mutex_unlock(&vmml_exporter.lock);
     vmml_fd_list_close(&fds);
 }
 
-/* Published chunks that overlap `mapping`, which is there now, are stale. */
+/* Chunks that overlap `mapping`, which is there now, are stale. */
 static void kill_others(struct vmml_window *window,
                         const struct mapping *mapping)
 {
@@ -74,8 +79,10 @@ static void kill_others(struct vmml_window *window,
     vmml_fd_list_init(&fds);
     pthread_mutex_lock(&vmml_exporter.lock);
     while ((chunk = vmml_window_next_chunk(window, &from, end)) != NULL)
-        if (chunk->buffer_id != mapping->buffer_id)
+        if (chunk->buffer_id != mapping->buffer_id) {
             vmml_chunk_kill(window, chunk, &fds);
+            window->changes++;
+        }
     pthread_mutex_unlock(&vmml_exporter.lock);
     vmml_fd_list_close(&fds);
 }
@@ -133,42 +140,86 @@ static enum vmml_reason export_chunk(const struct vmml_real *real,
     return *fd < 0 ? VMML_REASON_NO_DESCRIPTOR : VMML_REASON_NONE;
 }
 
-/* Put it into the table and the ledger, unless another thread was faster or
- * the window is gone. The descriptor is taken over. */
+/* Put it into the table, unless another thread was faster or the window is
+ * gone. The descriptor is taken over. */
 static enum vmml_reason enter(struct vmml_window *window,
                               const struct mapping *mapping, int fd)
 {
-    enum vmml_reason reason = VMML_REASON_LEDGER;
-    struct vmml_chunk *chunk;
+    enum vmml_reason reason = VMML_REASON_NONE;
+    struct vmml_chunk *chunk = NULL;
     uint64_t from = mapping->base;
-    int slot = -1;
 
     pthread_mutex_lock(&vmml_exporter.lock);
-    if (window->retired ||
-        vmml_window_next_chunk(window, &from, mapping->base + mapping->size) !=
+    if (!window->retired &&
+        vmml_window_next_chunk(window, &from, mapping->base + mapping->size) ==
             NULL) {
-        reason = VMML_REASON_NONE;
-        goto out;
+        chunk = vmml_window_add_chunk(window, mapping->base, mapping->size);
+        if (chunk == NULL)
+            reason = VMML_REASON_LEDGER;
     }
-    chunk = vmml_window_add_chunk(window, mapping->base, mapping->size);
-    if (chunk == NULL)
-        goto out;
-    slot = vmml_ledger_publish(vmml_exporter.ledger, window->index,
-                               mapping->base, mapping->size, fd,
-                               (uint32_t)window->device, &chunk->serial);
-    if (slot < 0) {
-        vmml_window_remove_chunk(window, chunk);
-        goto out;
+    if (chunk != NULL) {
+        chunk->buffer_id = mapping->buffer_id;
+        chunk->fd = fd;
     }
-    chunk->slot = (uint32_t)slot;
-    chunk->buffer_id = mapping->buffer_id;
-    chunk->fd = fd;
-    reason = VMML_REASON_NONE;
-out:
     pthread_mutex_unlock(&vmml_exporter.lock);
-    if (slot < 0)
+    if (chunk == NULL)
         vmml_fd_close(fd);
     return reason;
+}
+
+/*
+ * The pending chunk goes into the ledger: since it was entered its BUFFER_ID
+ * was read once more. An unmap that began before that shows in BUFFER_ID, or
+ * finds the entry when it ends; one that began later has taken the entry out of
+ * this state. *live: it is published.
+ */
+static enum vmml_reason go_live(struct vmml_window *window,
+                                const struct mapping *mapping, bool *live)
+{
+    enum vmml_reason reason = VMML_REASON_NONE;
+    struct vmml_fd_list fds;
+    struct vmml_chunk *chunk;
+    int slot;
+
+    vmml_fd_list_init(&fds);
+    pthread_mutex_lock(&vmml_exporter.lock);
+    chunk = vmml_window_chunk_at(window, mapping->base);
+    if (chunk != NULL && chunk->buffer_id != mapping->buffer_id)
+        chunk = NULL;
+    if (chunk != NULL && chunk->state == VMML_EXPORT_PENDING) {
+        slot = vmml_ledger_publish(vmml_exporter.ledger, window->index,
+                                   chunk->address, chunk->size, chunk->fd,
+                                   (uint32_t)window->device, &chunk->serial);
+        if (slot >= 0) {
+            chunk->slot = (uint32_t)slot;
+            chunk->state = VMML_EXPORT_LIVE;
+        } else {
+            reason = VMML_REASON_LEDGER;
+            vmml_chunk_kill(window, chunk, &fds);
+            chunk = NULL;
+        }
+    }
+    *live = chunk != NULL && chunk->state == VMML_EXPORT_LIVE;
+    pthread_mutex_unlock(&vmml_exporter.lock);
+    vmml_fd_list_close(&fds);
+    return reason;
+}
+
+/* A chunk that is known is compared with what is mapped. *done: it is that, and
+ * published. */
+static enum vmml_reason compare(const struct vmml_real *real,
+                                struct vmml_window *window, enum known known,
+                                const struct mapping *mapping, bool *done)
+{
+    *done = false;
+    if (vmml_buffer_id(real, mapping->base) != mapping->buffer_id) {
+        kill_stale(window, mapping);
+        return VMML_REASON_NONE;
+    }
+    if (known == KNOWN_PENDING)
+        return go_live(window, mapping, done);
+    *done = true;
+    return VMML_REASON_NONE;
 }
 
 static bool is_aligned(const struct vmml_window *window,
@@ -200,15 +251,20 @@ static enum vmml_reason publish_at(const struct vmml_real *real,
                                    struct mapping *mapping)
 {
     enum vmml_reason reason;
+    enum known known;
+    bool done;
     int tries;
     int fd;
 
-    for (tries = 0; tries < PUBLISH_TRIES; tries++) {
-        if (look_up(window, address, mapping) == KNOWN_LIVE) {
-            if (vmml_buffer_id(real, mapping->base) == mapping->buffer_id)
-                return VMML_REASON_NONE;
-            kill_stale(window, mapping);
+    for (tries = 0;; tries++) {
+        known = look_up(window, address, mapping);
+        if (known != KNOWN_NOT) {
+            reason = compare(real, window, known, mapping, &done);
+            if (done || reason != VMML_REASON_NONE)
+                return reason;
         }
+        if (tries == PUBLISH_TRIES)
+            return VMML_REASON_HOLE;
         if (!probe(real, address, mapping))
             return VMML_REASON_HOLE;
         if (!is_aligned(window, mapping))
@@ -221,10 +277,7 @@ static enum vmml_reason publish_at(const struct vmml_real *real,
             reason = enter(window, mapping, fd);
         if (reason != VMML_REASON_NONE)
             return reason;
-        /* The next round reads BUFFER_ID again, now that the entry is live:
-         * an unmap that ran meanwhile either saw the entry or shows here. */
     }
-    return VMML_REASON_HOLE;
 }
 
 /* The granule behind `address`. */

@@ -110,9 +110,13 @@ static bool is_native(vmml_uct_md_h md, const struct memory *memory,
         vmml_debug("native: one chunk with a fabric handle");
         return true;
     }
+    /* Where a fabric handle is allowed too and cannot be had, UCX logs an error
+     * before it comes to the descriptor. */
     if (vmml_conf()->native == VMML_NATIVE_AUTO &&
-        (memory->handle_types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) !=
-            0 &&
+        (memory->handle_types & (CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR |
+                                 CU_MEM_HANDLE_TYPE_FABRIC)) ==
+            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
+        is_one_chunk(memory, address, length) &&
         memory->chunk_base == memory->base &&
         memory->chunk_size == memory->size &&
         vmml_module_has_native_fd(md->component)) {
@@ -279,7 +283,8 @@ static bool begin(vmml_uct_md_h md, vmml_uct_mem_h memh,
 }
 
 /* Everything in [from, to) was found published while the window's count of
- * changes was copy->changes. */
+ * changes was copy->changes. What lies outside the registration may be closed
+ * as idle without a change. */
 static void remember_verified(const struct vmml_registration *copy,
                               uint64_t from, uint64_t to)
 {
@@ -288,6 +293,11 @@ static void remember_verified(const struct vmml_registration *copy,
     found = vmml_registration_find(copy->md, copy->memh);
     if (found == NULL || found->window != copy->window ||
         copy->window->changes != copy->changes)
+        return;
+    from = from > found->address ? from : found->address;
+    to = to < found->address + found->length ? to
+                                             : found->address + found->length;
+    if (from >= to)
         return;
     if (found->changes == copy->changes && found->verified_from <= to &&
         from <= found->verified_to) {
@@ -299,13 +309,13 @@ static void remember_verified(const struct vmml_registration *copy,
     found->verified_to = to;
 }
 
+/* *hole: see vmml_publish(). */
 static enum vmml_reason serve(const struct vmml_registration *copy,
-                              uint64_t address, uint64_t end)
+                              uint64_t address, uint64_t end, uint64_t *hole)
 {
     const struct vmml_real *real = vmml_real();
     struct vmml_relaxed relaxed;
     enum vmml_reason reason;
-    uint64_t hole;
 
     if (copy->refused != VMML_REASON_NONE)
         return copy->refused;
@@ -315,14 +325,14 @@ static enum vmml_reason serve(const struct vmml_registration *copy,
     if (real == NULL)
         return VMML_REASON_DRIVER;
     vmml_relax(real, &relaxed);
-    reason = vmml_publish(real, copy->window, address, end, &hole);
+    reason = vmml_publish(real, copy->window, address, end, hole);
     vmml_relax_end(real, &relaxed);
-    if (hole != 0)
+    if (*hole != 0)
         vmml_warn_once("nothing is mapped at 0x%lx of a key for 0x%lx+0x%lx: "
                        "the rest is served, a transfer that touches the hole "
                        "fails. Remedy: register only memory that is mapped "
                        "and has access set",
-                       (unsigned long)hole, (unsigned long)address,
+                       (unsigned long)*hole, (unsigned long)address,
                        (unsigned long)(end - address));
     return reason;
 }
@@ -360,16 +370,37 @@ static void follow_reservation(const struct vmml_registration *copy)
     vmml_fd_list_close(&fds);
 }
 
-static void end_begin(const struct vmml_registration *copy, uint64_t address,
-                      uint64_t end, enum vmml_reason reason,
-                      struct vmml_pack *pack)
+/* A pack has looked at [address, end) and published what is mapped there. */
+static void note_served(const struct vmml_registration *copy, uint64_t address,
+                        uint64_t end, bool complete)
+{
+    if (complete)
+        remember_verified(copy, address, end);
+    /* What no registration covers (any more): nobody else would close it. */
+    if (!copy->window->retired)
+        vmml_idle_add(copy->window, address, end);
+}
+
+static void end_begin(const struct vmml_registration *copy,
+                      enum vmml_reason reason, struct vmml_pack *pack)
 {
     pthread_mutex_lock(&vmml_exporter.lock);
-    if (reason == VMML_REASON_NONE)
-        remember_verified(copy, address, end);
     encode(copy->window, reason, pack);
     vmml_window_release(copy->window);
     pthread_mutex_unlock(&vmml_exporter.lock);
+}
+
+static enum vmml_reason serve_and_note(const struct vmml_registration *copy,
+                                       uint64_t address, uint64_t end)
+{
+    uint64_t hole = 0;
+    enum vmml_reason reason = serve(copy, address, end, &hole);
+
+    pthread_mutex_lock(&vmml_exporter.lock);
+    /* A hole may be filled by a map that no hook sees. */
+    note_served(copy, address, end, reason == VMML_REASON_NONE && hole == 0);
+    pthread_mutex_unlock(&vmml_exporter.lock);
+    return reason;
 }
 
 static void drop(const struct vmml_registration *copy)
@@ -399,8 +430,8 @@ bool vmml_lane_begin_pack(vmml_uct_md_h md, vmml_uct_mem_h memh, void *address,
             return false;
     }
     if (!verified)
-        reason = serve(&copy, from, end);
-    end_begin(&copy, from, end, reason, pack);
+        reason = serve_and_note(&copy, from, end);
+    end_begin(&copy, reason, pack);
     if (reason != VMML_REASON_NONE)
         vmml_lane_warn(reason, from, length);
     vmml_trace("pack 0x%lx+0x%lx of window 0x%lx: %s", (unsigned long)from,

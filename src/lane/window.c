@@ -185,7 +185,8 @@ struct vmml_chunk *vmml_window_add_chunk(struct vmml_window *window,
     chunk->address = address;
     chunk->size = size;
     chunk->fd = -1;
-    chunk->state = VMML_EXPORT_LIVE;
+    chunk->slot = VMML_NO_SLOT;
+    chunk->state = VMML_EXPORT_PENDING;
     mark_granules(window, address, size, index + 1);
     window->live++;
     return chunk;

@@ -19,14 +19,16 @@
 #define VMML_GRANULE (2ul << 20)
 
 #define VMML_NO_CHUNK UINT32_MAX
+#define VMML_NO_SLOT  UINT32_MAX
 
 enum vmml_export_state {
     VMML_EXPORT_FREE,
+    VMML_EXPORT_PENDING, /* not in the ledger yet: it is compared once more */
     VMML_EXPORT_LIVE,
     VMML_EXPORT_UNMAPPING, /* a thread is in cuMemUnmap on it */
 };
 
-/* A published chunk. */
+/* A chunk that is published, or about to be. */
 struct vmml_chunk {
     uint64_t address;
     uint64_t size;
@@ -34,9 +36,9 @@ struct vmml_chunk {
     uint64_t serial; /* of its publication in the ledger */
     uint64_t token;  /* of the unmap that it is in */
     int fd;
-    uint32_t slot; /* in the ledger */
+    uint32_t slot; /* in the ledger, or VMML_NO_SLOT */
     uint8_t state; /* enum vmml_export_state */
-    bool idle_queued;
+    uint64_t idle; /* its place among those to be closed, 0: none */
     uint32_t next_free;
 };
 
@@ -90,12 +92,12 @@ void vmml_windows_remove(struct vmml_windows *windows,
 /* Drop a reference; the last frees. Its chunks must be free by then. */
 void vmml_window_release(struct vmml_window *window);
 
-/* The published chunk at `address`, or NULL. */
+/* The chunk entry at `address`, or NULL. */
 struct vmml_chunk *vmml_window_chunk_at(const struct vmml_window *window,
                                         uint64_t address);
 
 /* A new chunk entry over [address, address+size), all of whose granules must
- * be free. NULL when memory is short. */
+ * be free; it is pending. NULL when memory is short. */
 struct vmml_chunk *vmml_window_add_chunk(struct vmml_window *window,
                                          uint64_t address, uint64_t size);
 

@@ -93,7 +93,8 @@ CUresult vmml_cuMemcpyDtoDAsync_v2(const void *caller, CUdeviceptr dst,
         return VMML_CU_MISSING;
     if (!is_ucx(caller))
         return post_single(&single);
-    return vmml_mirror_post(&single.copy, 1, stream, post_single, &single);
+    return vmml_mirror_post(&single.copy, 1, false, stream, post_single,
+                            &single);
 }
 
 struct batch {
@@ -144,7 +145,7 @@ CUresult vmml_cuMemcpyBatchAsync_v2(const void *caller, CUdeviceptr *dsts,
         return CUDA_ERROR_OUT_OF_MEMORY;
     for (i = 0; i < count; i++)
         copies[i] = (struct vmml_copy){dsts[i], srcs[i], sizes[i]};
-    result = vmml_mirror_post(copies, count, stream, post_batch, &batch);
+    result = vmml_mirror_post(copies, count, true, stream, post_batch, &batch);
     free(copies);
     return result;
 }

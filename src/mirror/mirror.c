@@ -205,7 +205,7 @@ bool vmml_mirror_prepare(const struct vmml_handle *handle, int device)
     if (peer == NULL || atomic_load(&peer->dead))
         return false;
     if (device < 0)
-        return true;
+        return !vmml_peer_ended(peer);
     mirror = get(peer, handle, device);
     if (mirror == NULL)
         return false;

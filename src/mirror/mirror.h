@@ -50,12 +50,17 @@ struct vmml_copy {
  * mirrors are checked first (bounds, the exporter's life, revocations) and
  * mirrors brought up to date where they must be.
  *
+ * no_holes: `post` must not see a range that is not mapped everywhere. A copy
+ * from device to device is refused by the driver then; one of a kind that may
+ * also be of host memory takes the hole for that, and the process dies
+ * (measured: cuMemcpyAsync; cuMemcpyBatchAsync is such a one).
+ *
  * Returns the driver's result, or CUDA_ERROR_INVALID_VALUE, as the driver
  * gives for a hole, when a range cannot be served any more.
  */
 CUresult vmml_mirror_post(const struct vmml_copy *copies, size_t count,
-                          CUstream stream, CUresult (*post)(void *arg),
-                          void *arg);
+                          bool no_holes, CUstream stream,
+                          CUresult (*post)(void *arg), void *arg);
 
 /*
  * How much of a copy to post first. The driver looks at each chunk of a range

@@ -15,6 +15,7 @@
 enum verdict {
     VERDICT_POST,   /* inside every mirror of the copies */
     VERDICT_SYNC,   /* out of all again; one must be brought up to date */
+    VERDICT_HOLE,   /* out of all again; nothing is mapped in a part of one */
     VERDICT_REFUSE, /* out of all again */
 };
 
@@ -72,27 +73,30 @@ static void leave(const struct end *end)
 
 /* Inside. A mirror that a pin keeps as it is may hold revoked chunks: only
  * those are out of bounds. */
-static enum verdict check(const struct end *end)
+static enum verdict check(const struct end *end, bool no_holes)
 {
     struct vmml_mirror *mirror = end->mirror;
 
     if (atomic_load(&mirror->closing) || !vmml_mirror_is_checked(mirror))
         return VERDICT_SYNC;
-    if (!atomic_load_explicit(&mirror->has_stale, memory_order_relaxed))
+    if (!no_holes &&
+        !atomic_load_explicit(&mirror->has_stale, memory_order_relaxed))
         return VERDICT_POST;
-    switch (vmml_mirror_stale_at(mirror, end->address, end->length)) {
-    case VMML_STALE_NO:
+    switch (vmml_mirror_content(mirror, end->address, end->length)) {
+    case VMML_CONTENT_MAPPED:
         return VERDICT_POST;
-    case VMML_STALE_YES:
+    case VMML_CONTENT_HOLE:
+        return no_holes ? VERDICT_HOLE : VERDICT_POST;
+    case VMML_CONTENT_STALE:
         refuse(mirror);
         return VERDICT_REFUSE;
-    case VMML_STALE_BUSY:
+    case VMML_CONTENT_BUSY:
         break;
     }
     return VERDICT_SYNC;
 }
 
-static enum verdict enter(const struct end *end)
+static enum verdict enter(const struct end *end, bool no_holes)
 {
     enum verdict verdict;
 
@@ -102,7 +106,7 @@ static enum verdict enter(const struct end *end)
         return VERDICT_REFUSE;
     }
     atomic_fetch_add(&end->mirror->inside, 1);
-    verdict = check(end);
+    verdict = check(end, no_holes);
     if (verdict != VERDICT_POST)
         leave(end);
     return verdict;
@@ -110,14 +114,14 @@ static enum verdict enter(const struct end *end)
 
 /* `*which`: the end that a verdict other than VERDICT_POST is about. */
 static enum verdict enter_all(const struct end *ends, size_t count,
-                              size_t *which)
+                              bool no_holes, size_t *which)
 {
     enum verdict verdict = VERDICT_POST;
     size_t i;
 
     for (i = 0; i < count && verdict == VERDICT_POST; i++) {
         *which = i;
-        verdict = enter(&ends[i]);
+        verdict = enter(&ends[i], no_holes);
     }
     if (verdict == VERDICT_POST)
         return verdict;
@@ -187,8 +191,8 @@ static bool sync_one(struct vmml_mirror *mirror)
 }
 
 static CUresult post_checked(const struct end *ends, size_t count,
-                             CUstream stream, CUresult (*post)(void *arg),
-                             void *arg)
+                             bool no_holes, CUstream stream,
+                             CUresult (*post)(void *arg), void *arg)
 {
     bool retried = false;
     CUresult result;
@@ -196,12 +200,17 @@ static CUresult post_checked(const struct end *ends, size_t count,
     int tries;
 
     for (tries = 0; tries < POST_TRIES; tries++) {
-        switch (enter_all(ends, count, &which)) {
+        switch (enter_all(ends, count, no_holes, &which)) {
         case VERDICT_REFUSE:
             return CUDA_ERROR_INVALID_VALUE;
         case VERDICT_SYNC:
             if (!sync_one(ends[which].mirror))
                 return refuse(ends[which].mirror);
+            continue;
+        case VERDICT_HOLE:
+            if (retried || !sync_outdated(ends, count))
+                return CUDA_ERROR_INVALID_VALUE;
+            retried = true;
             continue;
         case VERDICT_POST:
             break;
@@ -218,8 +227,8 @@ static CUresult post_checked(const struct end *ends, size_t count,
 }
 
 CUresult vmml_mirror_post(const struct vmml_copy *copies, size_t count,
-                          CUstream stream, CUresult (*post)(void *arg),
-                          void *arg)
+                          bool no_holes, CUstream stream,
+                          CUresult (*post)(void *arg), void *arg)
 {
     struct end few[2];
     struct end *ends = few;
@@ -232,8 +241,9 @@ CUresult vmml_mirror_post(const struct vmml_copy *copies, size_t count,
             return CUDA_ERROR_OUT_OF_MEMORY;
     }
     found = find_ends(copies, count, ends);
-    result = found == 0 ? post_ordered(NULL, 0, stream, post, arg)
-                        : post_checked(ends, found, stream, post, arg);
+    result = found == 0
+                 ? post_ordered(NULL, 0, stream, post, arg)
+                 : post_checked(ends, found, no_holes, stream, post, arg);
     if (ends != few)
         free(ends);
     return result;

@@ -103,16 +103,16 @@ static inline bool vmml_mirror_is_good(struct vmml_mirror *mirror)
 /* Set by vmml_mirror_pin_all(): nothing is unmapped any more. */
 extern atomic_bool vmml_mirrors_pinned;
 
-/* Does [address, address+length) of the importer's touch a chunk that was
- * revoked and is still mapped? BUSY: a thread is changing the mirror. Waits for
- * nobody, so that a poster may ask while it is inside. */
-enum vmml_stale {
-    VMML_STALE_NO,
-    VMML_STALE_YES,
-    VMML_STALE_BUSY,
+/* What lies at [address, address+length) of the importer's. Waits for nobody,
+ * so that a poster may ask while it is inside. */
+enum vmml_content {
+    VMML_CONTENT_MAPPED, /* all of it, and nothing of it was revoked */
+    VMML_CONTENT_STALE,  /* also a chunk that was revoked and is still mapped */
+    VMML_CONTENT_HOLE,   /* not stale, and not mapped everywhere */
+    VMML_CONTENT_BUSY,   /* a thread is changing the mirror */
 };
-enum vmml_stale vmml_mirror_stale_at(struct vmml_mirror *mirror,
-                                     CUdeviceptr address, size_t length);
+enum vmml_content vmml_mirror_content(struct vmml_mirror *mirror,
+                                      CUdeviceptr address, size_t length);
 
 /* Start the watcher, once. */
 void vmml_watch_start(void);

@@ -639,22 +639,34 @@ bool vmml_mirror_is_current(struct vmml_mirror *mirror)
     return current;
 }
 
-enum vmml_stale vmml_mirror_stale_at(struct vmml_mirror *mirror,
-                                     CUdeviceptr address, size_t length)
+static enum vmml_content content(const struct vmml_mirror *mirror,
+                                 uint64_t from, uint64_t to)
 {
-    uint64_t from = mirror->base + (address - mirror->address);
-    enum vmml_stale stale = VMML_STALE_NO;
+    enum vmml_content found = VMML_CONTENT_MAPPED;
     size_t i;
 
+    for (i = first_above(mirror, from);
+         i < mirror->mapped_count && mirror->mapped[i].address < to; i++) {
+        const struct vmml_mapped *mapped = &mirror->mapped[i];
+
+        if (mapped->stale)
+            return VMML_CONTENT_STALE;
+        if (mapped->address > from)
+            found = VMML_CONTENT_HOLE;
+        from = mapped->address + mapped->size;
+    }
+    return from < to ? VMML_CONTENT_HOLE : found;
+}
+
+enum vmml_content vmml_mirror_content(struct vmml_mirror *mirror,
+                                      CUdeviceptr address, size_t length)
+{
+    uint64_t from = mirror->base + (address - mirror->address);
+    enum vmml_content found = VMML_CONTENT_BUSY;
+
     pthread_mutex_lock(&mirror->lock);
-    if (mirror->busy)
-        stale = VMML_STALE_BUSY;
-    for (i = stale == VMML_STALE_NO ? first_above(mirror, from)
-                                    : mirror->mapped_count;
-         i < mirror->mapped_count && mirror->mapped[i].address < from + length;
-         i++)
-        if (mirror->mapped[i].stale)
-            stale = VMML_STALE_YES;
+    if (!mirror->busy)
+        found = content(mirror, from, from + length);
     pthread_mutex_unlock(&mirror->lock);
-    return stale;
+    return found;
 }

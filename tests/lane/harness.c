@@ -177,6 +177,13 @@ void lane_cuda(int device)
     CHECK(vmml_real() != NULL);
 }
 
+void lane_ledger(void)
+{
+    pthread_mutex_lock(&vmml_exporter.lock);
+    CHECK(vmml_exporter_ready());
+    pthread_mutex_unlock(&vmml_exporter.lock);
+}
+
 uint64_t lane_reserve(size_t size)
 {
     CUdeviceptr address;

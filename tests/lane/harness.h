@@ -92,6 +92,9 @@ unsigned lane_log_count(const char *text);
 /* cuInit, and the device's primary context made current. */
 void lane_cuda(int device);
 
+/* Make the ledger, and whatever descriptors come with it, now. */
+void lane_ledger(void);
+
 uint64_t lane_reserve(size_t size);
 /* As lane_reserve(), at this very address. */
 void lane_reserve_at(uint64_t address, size_t size);

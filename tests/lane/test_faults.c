@@ -82,8 +82,9 @@ static unsigned post(const struct vmml_copy *copies, size_t count,
 {
     struct batch batch = {copies, count, 0};
 
-    CHECK_EQUAL(vmml_mirror_post(copies, count, stream, post_all, &batch),
-                expected);
+    CHECK_EQUAL(
+        vmml_mirror_post(copies, count, false, stream, post_all, &batch),
+        expected);
     CHECK_CU(cuStreamSynchronize(stream));
     return batch.posts;
 }

@@ -13,7 +13,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/utsname.h>
@@ -70,28 +69,25 @@ static void vmml_put_number(struct vmml_line *line, unsigned long long value,
                             const struct vmml_spec *spec)
 {
     char digits[32];
-    unsigned count = 0, prefix;
+    unsigned count = 0, taken, fill;
 
     do {
         digits[count++] = "0123456789abcdef"[value % base];
         value /= base;
     } while (value != 0);
 
-    prefix = (negative ? 1 : 0) + (spec->alternate ? 2 : 0);
-    if (!spec->zero) {
-        for (unsigned i = count + prefix; i < spec->width; i++)
-            vmml_put(line, ' ');
-    }
+    taken = count + (negative ? 1 : 0) + (spec->alternate ? 2 : 0);
+    fill = spec->width > taken ? spec->width - taken : 0;
+    for (; !spec->zero && fill > 0; fill--)
+        vmml_put(line, ' ');
     if (negative)
         vmml_put(line, '-');
     if (spec->alternate) {
         vmml_put(line, '0');
         vmml_put(line, 'x');
     }
-    if (spec->zero) {
-        for (unsigned i = count + prefix; i < spec->width; i++)
-            vmml_put(line, '0');
-    }
+    for (; fill > 0; fill--)
+        vmml_put(line, '0');
     while (count > 0)
         vmml_put(line, digits[--count]);
 }
@@ -99,13 +95,9 @@ static void vmml_put_number(struct vmml_line *line, unsigned long long value,
 static const char *vmml_parse_spec(const char *format, struct vmml_spec *spec)
 {
     memset(spec, 0, sizeof(*spec));
-    for (;; format++) {
-        if (*format == '0')
-            spec->zero = true;
-        else if (*format == '#')
-            spec->alternate = true;
-        else
-            break;
+    for (; *format == '0' || *format == '#'; format++) {
+        spec->zero = spec->zero || *format == '0';
+        spec->alternate = spec->alternate || *format == '#';
     }
     for (; *format >= '0' && *format <= '9'; format++) {
         if (spec->width < VMML_LOG_LINE_MAX)
@@ -116,30 +108,29 @@ static const char *vmml_parse_spec(const char *format, struct vmml_spec *spec)
     return format;
 }
 
-static unsigned long long vmml_take_unsigned(va_list *args, unsigned longs)
+/* Sign-extended where `is_signed`. */
+static unsigned long long vmml_take(va_list *args, unsigned longs,
+                                    bool is_signed)
 {
+    if (longs == 0 && is_signed)
+        return (unsigned long long)(long long)va_arg(*args, int);
     if (longs == 0)
         return va_arg(*args, unsigned);
-    if (longs == 1)
-        return va_arg(*args, unsigned long);
+    /* long and long long are alike on the 64-bit CPUs that there are. */
     return va_arg(*args, unsigned long long);
 }
 
-static long long vmml_take_signed(va_list *args, unsigned longs)
-{
-    if (longs == 0)
-        return va_arg(*args, int);
-    if (longs == 1)
-        return va_arg(*args, long);
-    return va_arg(*args, long long);
-}
+_Static_assert(sizeof(long) == sizeof(long long) &&
+                   sizeof(size_t) == sizeof(long long),
+               "one way to take all but int");
 
 /* Returns the place after the conversion. */
 static const char *vmml_put_conversion(struct vmml_line *line,
                                        const char *format, va_list *args)
 {
     struct vmml_spec spec;
-    long long value;
+    unsigned long long value;
+    bool negative;
 
     format = vmml_parse_spec(format, &spec);
     switch (*format) {
@@ -153,21 +144,16 @@ static const char *vmml_put_conversion(struct vmml_line *line,
         break;
     case 'd':
     case 'i':
+        value = vmml_take(args, spec.longs, true);
+        negative = (long long)value < 0;
         spec.alternate = false;
-        value = vmml_take_signed(args, spec.longs);
-        vmml_put_number(line,
-                        value < 0 ? -(unsigned long long)value
-                                  : (unsigned long long)value,
-                        value < 0, 10, &spec);
+        vmml_put_number(line, negative ? -value : value, negative, 10, &spec);
         break;
     case 'u':
-        spec.alternate = false;
-        vmml_put_number(line, vmml_take_unsigned(args, spec.longs), false, 10,
-                        &spec);
-        break;
     case 'x':
-        vmml_put_number(line, vmml_take_unsigned(args, spec.longs), false, 16,
-                        &spec);
+        spec.alternate = spec.alternate && *format == 'x';
+        vmml_put_number(line, vmml_take(args, spec.longs, false), false,
+                        *format == 'x' ? 16 : 10, &spec);
         break;
     case 'p':
         spec.alternate = true;
@@ -209,14 +195,11 @@ static bool vmml_log_path(const char *pattern, char *path, size_t size)
     struct utsname host;
 
     for (; *pattern != '\0'; pattern++) {
-        if (*pattern != '%') {
-            vmml_put(&line, *pattern);
-            continue;
-        }
-        pattern++;
-        if (*pattern == 'p')
+        char what = *pattern == '%' ? *++pattern : '\0';
+
+        if (what == 'p')
             vmml_put_printf(&line, "%d", (int)getpid());
-        else if (*pattern == 'h')
+        else if (what == 'h')
             vmml_put_text(&line, uname(&host) == 0 ? host.nodename : "host", 0);
         else if (*pattern == '\0')
             break;

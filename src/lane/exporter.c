@@ -223,12 +223,15 @@ void vmml_lane_stand_down(void)
 
 void vmml_lane_fork_lock(void)
 {
+    /* The server asks for descriptors with its lock held. */
+    vmml_server_fork_lock();
     pthread_mutex_lock(&vmml_exporter.lock);
 }
 
 void vmml_lane_fork_unlock(void)
 {
     pthread_mutex_unlock(&vmml_exporter.lock);
+    vmml_server_fork_unlock();
 }
 
 void vmml_lane_fork_child(void)

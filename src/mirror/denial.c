@@ -12,36 +12,116 @@
 
 #include "base/fd.h"
 #include "base/log.h"
+#include "mirror/pidfd.h"
 #include "transport/ptracer.h"
 #include "transport/steps.h"
 
-/* "Seccomp:" of /proc/self/status (proc(5)): 0 none, 1 strict, 2 a filter. */
+/* ---- what the kernel says of a process (proc(5)) ---- */
+
+/* The word `index` of a line of /proc/PID/status, or NULL. `line`: with the
+ * newline before it and the colon behind. */
+static const char *status_word(const char *text, const char *line, int index)
+{
+    const char *at = strstr(text, line);
+
+    if (at == NULL)
+        return NULL;
+    at += strlen(line);
+    for (;;) {
+        at += strspn(at, " \t");
+        if (index-- == 0)
+            return at;
+        at += strcspn(at, " \t\n");
+    }
+}
+
+static bool read_status(const char *path, char text[4096])
+{
+    ssize_t length;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        return false;
+    length = read(fd, text, 4095);
+    vmml_fd_close(fd);
+    if (length <= 0)
+        return false;
+    text[length] = '\0';
+    return true;
+}
+
+/* "Seccomp:" of our own: 0 none, 1 strict, 2 a filter. */
 static int seccomp_mode(void)
 {
     char text[4096];
-    const char *at;
-    ssize_t length;
-    int fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+    const char *word;
 
-    if (fd < 0)
+    if (!read_status("/proc/self/status", text))
         return 0;
-    length = read(fd, text, sizeof(text) - 1);
-    vmml_fd_close(fd);
-    if (length <= 0)
-        return 0;
-    text[length] = '\0';
-    at = strstr(text, "\nSeccomp:");
-    return at == NULL ? 0 : atoi(at + strlen("\nSeccomp:"));
+    word = status_word(text, "\nSeccomp:", 0);
+    return word == NULL ? 0 : atoi(word);
 }
 
-static bool is_other_user(uint32_t pid)
+/* Bit 19 of "CapEff:" (linux/capability.h). */
+static bool may_trace_all(void)
+{
+    char text[4096];
+    const char *word;
+
+    if (!read_status("/proc/self/status", text))
+        return false;
+    word = status_word(text, "\nCapEff:", 0);
+    return word != NULL && (strtoull(word, NULL, 16) >> 19 & 1) != 0;
+}
+
+enum whose {
+    WHOSE_OURS,
+    WHOSE_ANOTHERS,
+    WHOSE_NOT_DUMPABLE, /* ours, and its folder in /proc is not */
+};
+
+static enum whose whose(const struct vmml_denial *denial)
 {
     struct stat status;
+    const char *word;
+    char text[4096];
     char path[32];
 
-    snprintf(path, sizeof(path), "/proc/%u", pid);
-    return stat(path, &status) == 0 && status.st_uid != geteuid();
+    /* Another process has this number here. */
+    if (denial->foreign)
+        return WHOSE_OURS;
+    snprintf(path, sizeof(path), "/proc/%u/status", denial->pid);
+    if (!read_status(path, text))
+        return WHOSE_OURS;
+    word = status_word(text, "\nUid:", 1); /* real, effective, ... */
+    if (word != NULL && strtoul(word, NULL, 10) != geteuid())
+        return WHOSE_ANOTHERS;
+    snprintf(path, sizeof(path), "/proc/%u", denial->pid);
+    return stat(path, &status) == 0 && status.st_uid != geteuid()
+               ? WHOSE_NOT_DUMPABLE
+               : WHOSE_OURS;
 }
+
+/* The call that this process may not even make on itself, where no rule of
+ * ptrace(2) is asked: it is filtered or missing. NULL: neither is. */
+static const char *blocked_call(void)
+{
+    const char *name = NULL;
+    int pidfd = vmml_pidfd_open((uint32_t)getpid());
+    int fd = -1;
+
+    if (pidfd >= 0)
+        fd = vmml_pidfd_getfd(pidfd, pidfd);
+    if (pidfd == -EPERM || pidfd == -EACCES || pidfd == -ENOSYS)
+        name = "pidfd_open(2)";
+    else if (pidfd >= 0 && (fd == -EPERM || fd == -EACCES || fd == -ENOSYS))
+        name = "pidfd_getfd(2)";
+    vmml_fd_close(fd);
+    vmml_fd_close(pidfd);
+    return name;
+}
+
+/* ---- lines ---- */
 
 /* What the socket step adds to each line. */
 static const char *socket_text(const struct vmml_denial *denial)
@@ -52,62 +132,108 @@ static const char *socket_text(const struct vmml_denial *denial)
     case ECONNREFUSED:
         return "nobody answers at its socket (another network namespace, or "
                "VMMLANE_TRANSPORT there has no socket)";
-    case EPERM:
-        return "its socket belongs to another user";
+    case EKEYREJECTED:
+        return "its socket belongs to another user, or one that is not "
+               "mapped into this user namespace";
+    case EUSERS:
+        return "its socket has no place left";
+    case EPIPE:
+        return "its socket turned us away";
     case ETIMEDOUT:
-        return "its socket does not answer";
+        return "its socket does not answer and is not asked again";
+    case EPERM:
+    case EACCES:
+        return "its socket cannot be used (a seccomp filter or another "
+               "security module)";
     default:
         return "its socket cannot be used";
     }
 }
 
-static void warn_denied(const struct vmml_denial *denial)
+static void warn_blocked(const struct vmml_denial *denial, const char *call)
+{
+    int mode = seccomp_mode();
+
+    if (mode != 0)
+        vmml_warn_once("no fast lane to process %u: %s is denied by a seccomp "
+                       "filter (mode %d, %s CAP_SYS_PTRACE), and %s. Remedy: "
+                       "--cap-add=SYS_PTRACE, a seccomp profile that allows "
+                       "pidfd_open and pidfd_getfd, or the socket",
+                       denial->pid, call, mode,
+                       may_trace_all() ? "with" : "without",
+                       socket_text(denial));
+    else
+        vmml_warn_once("no fast lane to process %u: this kernel has no %s "
+                       "(Linux 5.6), and %s. Remedy: a newer kernel, or the "
+                       "socket",
+                       denial->pid, call, socket_text(denial));
+}
+
+static void warn_no_trace(const struct vmml_denial *denial)
 {
     int scope = vmml_ptrace_scope(VMML_PTRACE_SCOPE_FILE);
+    enum whose owner = whose(denial);
 
-    if (is_other_user(denial->pid))
+    if (owner == WHOSE_ANOTHERS)
         vmml_warn_once("no fast lane to process %u: it is another user's. "
                        "Remedy: run both as one user",
                        denial->pid);
-    else if (seccomp_mode() != 0)
-        vmml_warn_once("no fast lane to process %u: a seccomp filter denies "
-                       "pidfd_open(2) or pidfd_getfd(2), and %s. Remedy: "
-                       "--cap-add=SYS_PTRACE, or a seccomp profile that "
-                       "allows both",
-                       denial->pid, socket_text(denial));
     else if (scope > 0)
         vmml_warn_once("no fast lane to process %u: Yama denies "
                        "pidfd_getfd(2) (kernel.yama.ptrace_scope is %d), and "
-                       "%s. Remedy: sysctl kernel.yama.ptrace_scope=0",
+                       "%s. Remedy: sysctl kernel.yama.ptrace_scope=0, or the "
+                       "socket",
                        denial->pid, scope, socket_text(denial));
+    else if (owner == WHOSE_NOT_DUMPABLE)
+        vmml_warn_once("no fast lane to process %u: it is not dumpable "
+                       "(PR_SET_DUMPABLE, or it changed its user), and %s. "
+                       "Remedy: the socket",
+                       denial->pid, socket_text(denial));
     else
         vmml_warn_once("no fast lane to process %u: pidfd_getfd(2) is not "
-                       "permitted, and %s. Remedy: capability SYS_PTRACE, or "
-                       "the socket",
-                       denial->pid, socket_text(denial));
+                       "permitted (ptrace access, %s CAP_SYS_PTRACE), and %s. "
+                       "Remedy: --cap-add=SYS_PTRACE, or the socket",
+                       denial->pid, may_trace_all() ? "with" : "without",
+                       socket_text(denial));
 }
 
-static void warn_missing(const struct vmml_denial *denial)
+static void warn_denied(const struct vmml_denial *denial)
 {
-    if (seccomp_mode() != 0)
-        warn_denied(denial);
+    const char *call = blocked_call();
+
+    if (call != NULL)
+        warn_blocked(denial, call);
     else
-        vmml_warn_once("no fast lane to process %u: this kernel has no "
-                       "pidfd_getfd(2) (Linux 5.6), and %s. Remedy: a newer "
-                       "kernel",
-                       denial->pid, socket_text(denial));
+        warn_no_trace(denial);
+}
+
+/* Of two errors the one that says more. */
+static int decisive(const struct vmml_denial *denial)
+{
+    switch (-denial->socket) {
+    case EPROTONOSUPPORT:
+    case EPROTO:
+    case EMFILE:
+    case ENFILE:
+        return -denial->socket;
+    default:
+        return denial->getfd != 0 ? -denial->getfd : -denial->socket;
+    }
 }
 
 void vmml_denial_warn(const struct vmml_denial *denial)
 {
-    /* Where getfd was not tried, or not told more, the socket's end counts. */
-    int error = denial->getfd != 0 ? -denial->getfd : -denial->socket;
+    int error = decisive(denial);
 
     switch (error) {
+    case 0:
+        vmml_warn_once("no fast lane to process %u: VMMLANE_TRANSPORT has "
+                       "neither getfd nor socket",
+                       denial->pid);
+        break;
     case ESRCH:
     case EBADF:
     case ESTALE:
-    case EPIPE:
     case ENOENT:
         vmml_debug("process %u has ended, or is not the one that made the key",
                    denial->pid);
@@ -120,10 +246,20 @@ void vmml_denial_warn(const struct vmml_denial *denial)
         break;
     case EPERM:
     case EACCES:
-        warn_denied(denial);
-        break;
     case ENOSYS:
-        warn_missing(denial);
+        if (denial->getfd != 0) {
+            warn_denied(denial);
+            break;
+        }
+        /* fall through */
+    case ECONNREFUSED:
+    case EKEYREJECTED:
+    case EPIPE:
+    case ETIMEDOUT:
+    case EUSERS:
+        vmml_warn_once("no fast lane to process %u: %s, and pidfd_getfd(2) is "
+                       "switched off by VMMLANE_TRANSPORT",
+                       denial->pid, socket_text(denial));
         break;
     case EMFILE:
     case ENFILE:
@@ -140,11 +276,6 @@ void vmml_denial_warn(const struct vmml_denial *denial)
         vmml_warn_once("no fast lane to process %u: what it shares is no "
                        "ledger",
                        denial->pid);
-        break;
-    case ECONNREFUSED:
-    case ETIMEDOUT:
-        vmml_warn_once("no fast lane to process %u: %s", denial->pid,
-                       socket_text(denial));
         break;
     default:
         vmml_warn_once("no fast lane to process %u: errno %d", denial->pid,

@@ -6,49 +6,25 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/fd.h"
 #include "base/log.h"
 #include "mirror/denial.h"
+#include "mirror/pidfd.h"
 #include "transport/client.h"
 #include "transport/steps.h"
-
-/* Numbers of asm-generic/unistd.h, the same on x86-64 and aarch64: older C
- * libraries do not name them. */
-#ifndef SYS_pidfd_open
-#define SYS_pidfd_open 434
-#endif
-#ifndef SYS_pidfd_getfd
-#define SYS_pidfd_getfd 438
-#endif
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct vmml_peer *) peers;
 
-static int pidfd_open(uint32_t pid)
-{
-    long fd = syscall(SYS_pidfd_open, (pid_t)pid, 0);
-
-    return fd < 0 ? -errno : vmml_fd_raise((int)fd);
-}
-
-static int pidfd_getfd(int pidfd, int fd)
-{
-    long copy = syscall(SYS_pidfd_getfd, pidfd, fd, 0);
-
-    return copy < 0 ? -errno : (int)copy;
-}
-
-/* Inode of our PID namespace, 0 when it cannot be told. */
-static uint32_t own_pid_ns(void)
+/* Is the number of its process one of our PID namespace? */
+static bool is_our_number(const struct vmml_handle *handle)
 {
     struct stat status;
 
-    if (stat("/proc/self/ns/pid", &status) != 0)
-        return 0;
-    return (uint32_t)status.st_ino;
+    return stat("/proc/self/ns/pid", &status) == 0 &&
+           (uint32_t)status.st_ino == handle->pid_ns;
 }
 
 /* ---- life and death ---- */
@@ -93,9 +69,10 @@ bool vmml_peer_is_same(struct vmml_peer *peer)
 
     if (peer->pidfd < 0)
         return !vmml_peer_ended(peer);
-    fd = pidfd_getfd(peer->pidfd, peer->ledger_fd);
+    fd = vmml_pidfd_getfd(peer->pidfd, peer->ledger_fd);
+    /* Denied since: then its pipe tells of an exec. */
     if (fd < 0 && fd != -EBADF)
-        return false;
+        return peer->life_fd >= 0 && !vmml_peer_ended(peer);
     same = fd >= 0 && fstat(fd, &status) == 0 &&
            status.st_dev == peer->ledger_dev &&
            status.st_ino == peer->ledger_ino;
@@ -127,7 +104,7 @@ struct vmml_peer *vmml_peer_find(const uint8_t nonce[VMML_NONCE_SIZE])
 static int connect_socket(struct vmml_peer *peer)
 {
     if (peer->socket < 0)
-        peer->socket = vmml_client_connect(peer->nonce);
+        peer->socket = vmml_client_connect(peer->nonce, &peer->patience);
     return peer->socket;
 }
 
@@ -137,9 +114,10 @@ static int ask(struct vmml_peer *peer, uint32_t what, uint32_t slot,
     int fd;
 
     pthread_mutex_lock(&peer->asking);
-    fd = connect_socket(peer);
+    fd = peer->patience > 0 ? connect_socket(peer) : -ETIMEDOUT;
     if (fd >= 0)
-        fd = vmml_client_get(peer->socket, peer->nonce, what, slot, serial);
+        fd = vmml_client_get(peer->socket, peer->nonce, what, slot, serial,
+                             &peer->patience);
     pthread_mutex_unlock(&peer->asking);
     return fd;
 }
@@ -160,7 +138,7 @@ int vmml_peer_get_chunk(struct vmml_peer *peer,
 
     for (i = 0; i < VMML_STEPS && fd < 0; i++) {
         if (steps[i] == VMML_STEP_GETFD && peer->pidfd >= 0)
-            fd = pidfd_getfd(peer->pidfd, chunk->fd);
+            fd = vmml_pidfd_getfd(peer->pidfd, chunk->fd);
         else if (steps[i] == VMML_STEP_SOCKET)
             fd = ask(peer, VMML_WIRE_CHUNK, chunk->slot, chunk->serial);
         if (fd < 0 && !is_denial(-fd))
@@ -202,7 +180,7 @@ static bool is_pipe(int fd)
 static int get_life(struct vmml_peer *peer)
 {
     int life =
-        pidfd_getfd(peer->pidfd, vmml_ledger_reader_life_fd(peer->reader));
+        vmml_pidfd_getfd(peer->pidfd, vmml_ledger_reader_life_fd(peer->reader));
 
     if (life >= 0 && is_pipe(life) && vmml_peer_is_same(peer))
         return vmml_fd_raise(life);
@@ -216,13 +194,15 @@ static int attach_getfd(struct vmml_peer *peer,
     int status;
     int fd;
 
-    if (handle->pid_ns != own_pid_ns())
+    if (!is_our_number(handle))
         return -EXDEV;
-    peer->pidfd = pidfd_open(handle->pid);
+    peer->pidfd = vmml_pidfd_open(handle->pid);
+    if (peer->pidfd >= 0)
+        peer->pidfd = vmml_fd_raise(peer->pidfd);
     if (peer->pidfd < 0)
         return peer->pidfd;
     peer->ledger_fd = handle->ledger_fd;
-    fd = pidfd_getfd(peer->pidfd, handle->ledger_fd);
+    fd = vmml_pidfd_getfd(peer->pidfd, handle->ledger_fd);
     status = fd < 0 ? fd : open_ledger(peer, fd, handle->pid);
     if (status == 0) {
         peer->life_fd = get_life(peer);
@@ -264,7 +244,10 @@ static void discard(struct vmml_peer *peer)
 static bool try_steps(struct vmml_peer *peer, const struct vmml_handle *handle)
 {
     const enum vmml_step *steps = vmml_steps();
-    struct vmml_denial denial = {.pid = handle->pid};
+    struct vmml_denial denial = {
+        .pid = handle->pid,
+        .foreign = !is_our_number(handle),
+    };
     size_t i;
 
     for (i = 0; i < VMML_STEPS; i++) {
@@ -283,6 +266,31 @@ static bool try_steps(struct vmml_peer *peer, const struct vmml_handle *handle)
     return false;
 }
 
+/* Exporters that were waited for in vain: not a second time. With `lock`. */
+static struct {
+    uint8_t nonce[64][VMML_NONCE_SIZE];
+    unsigned count;
+} silent;
+
+#define SILENT_MAX (sizeof(silent.nonce) / sizeof(silent.nonce[0]))
+
+static unsigned patience_left(const uint8_t nonce[VMML_NONCE_SIZE])
+{
+    unsigned i;
+
+    for (i = 0; i < silent.count && i < SILENT_MAX; i++)
+        if (memcmp(silent.nonce[i], nonce, VMML_NONCE_SIZE) == 0)
+            return 0;
+    return VMML_CLIENT_PATIENCE_MS;
+}
+
+static void note_silent(const uint8_t nonce[VMML_NONCE_SIZE])
+{
+    if (patience_left(nonce) > 0)
+        memcpy(silent.nonce[silent.count++ % SILENT_MAX], nonce,
+               VMML_NONCE_SIZE);
+}
+
 static struct vmml_peer *make_peer(const struct vmml_handle *handle)
 {
     struct vmml_peer *peer = calloc(1, sizeof(*peer));
@@ -295,9 +303,12 @@ static struct vmml_peer *make_peer(const struct vmml_handle *handle)
     }
     memcpy(peer->nonce, handle->nonce, VMML_NONCE_SIZE);
     peer->pid = handle->pid;
+    peer->patience = patience_left(handle->nonce);
     peer->pidfd = peer->life_fd = -1;
     atomic_init(&peer->socket, -1);
     if (!try_steps(peer, handle)) {
+        if (peer->patience == 0)
+            note_silent(peer->nonce);
         discard(peer);
         return NULL;
     }

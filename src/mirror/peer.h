@@ -24,11 +24,12 @@ struct vmml_peer {
     int ledger_fd; /* its number in the peer */
     dev_t ledger_dev;
     ino_t ledger_ino;
-    atomic_int socket; /* to the exporter; -1: not connected */
+    atomic_int socket; /* to the exporter; negative: not connected */
     int life_fd;       /* hangs up at its end or exec; -1: it cannot be had */
     struct vmml_ledger_reader *reader;
     atomic_bool dead;
     pthread_mutex_t asking; /* one question at a time on `socket` */
+    unsigned patience;      /* transport/client.h; with `asking` */
     struct vmml_peer *next;
 };
 

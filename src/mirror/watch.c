@@ -71,9 +71,14 @@ static void wait_for_news(bool holds)
     /* Without memory to give back there is nothing but deaths to wait for. */
     if (set[0].fd < 0)
         holds = true;
-    if (poll(set, count, holds ? VMML_WATCH_MS : -1) > 0 &&
-        (set[0].revents & POLLIN))
+    /* EINVAL: the limit of open files was set below our count. */
+    if (poll(set, count, holds ? VMML_WATCH_MS : -1) < 0)
+        poll(NULL, 0, VMML_WATCH_MS);
+    else if (set[0].revents & POLLIN)
         eventfd_read(set[0].fd, &value);
+    /* The application closed it, and the number is not ours any more. */
+    else if (set[0].revents & POLLNVAL)
+        atomic_store(&wake_fd, -1);
     free(set);
 }
 

@@ -2,34 +2,102 @@
 #include "transport/client.h"
 
 #include <errno.h>
+#include <poll.h>
+#include <stdbool.h>
 #include <string.h>
-#include <sys/time.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/fd.h"
 
-int vmml_client_connect(const uint8_t nonce[VMML_NONCE_SIZE])
+/* A shorter wait is nobody's fault and is not counted. */
+#define FREE_MS 50
+/* Between attempts where the exporter's queue of connections is full. */
+#define RETRY_MS 10
+
+/* ---- patience ---- */
+
+static unsigned now_ms(void)
 {
-    struct timeval limit = {.tv_sec = VMML_CLIENT_SECONDS};
+    struct timespec time;
+
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (unsigned)time.tv_sec * 1000 + (unsigned)time.tv_nsec / 1000000;
+}
+
+static void spend(unsigned *patience, unsigned ms)
+{
+    if (ms > FREE_MS)
+        *patience = ms < *patience ? *patience - ms : 0;
+}
+
+/* Returns whether something has happened to `fd`. Not by SO_RCVTIMEO, which
+ * starts anew after each signal. */
+static bool wait_for(int fd, short events, unsigned *patience)
+{
+    struct pollfd set = {.fd = fd, .events = events};
+    unsigned start = now_ms();
+    unsigned waited = 0;
+    int count = 0;
+
+    while (count <= 0 && waited < *patience) {
+        count = poll(&set, 1, (int)(*patience - waited));
+        waited = now_ms() - start;
+        if (count < 0 && errno != EINTR)
+            break;
+    }
+    if (count <= 0)
+        *patience = 0;
+    else
+        spend(patience, waited);
+    return count > 0;
+}
+
+/* ---- connecting ---- */
+
+/* Does not block: -EAGAIN says that the queue is full (unix(7)). */
+static int connect_within(int fd, const struct sockaddr_un *address,
+                          socklen_t length, unsigned *patience)
+{
+    unsigned waited = 0;
+
+    while (connect(fd, (const struct sockaddr *)address, length) != 0) {
+        if (errno == EINTR)
+            continue;
+        if (errno != EAGAIN)
+            return -errno;
+        if (waited >= *patience) {
+            *patience = 0;
+            return -ETIMEDOUT;
+        }
+        poll(NULL, 0, RETRY_MS);
+        waited += RETRY_MS;
+    }
+    spend(patience, waited);
+    return 0;
+}
+
+int vmml_client_connect(const uint8_t nonce[VMML_NONCE_SIZE],
+                        unsigned *patience)
+{
     struct sockaddr_un address;
     socklen_t length = vmml_wire_address(nonce, &address);
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    int error = 0;
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int status;
 
     if (fd < 0)
         return -errno;
-    if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) != 0 ||
-        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) != 0 ||
-        connect(fd, (struct sockaddr *)&address, length) != 0)
-        error = errno;
+    status = connect_within(fd, &address, length, patience);
     /* Another user may have bound the name of an exporter that died. */
-    else if (!vmml_wire_is_same_user(fd))
-        error = EPERM;
-    if (error == 0)
+    if (status == 0 && !vmml_wire_is_same_user(fd))
+        status = -EKEYREJECTED;
+    if (status == 0)
         return vmml_fd_raise(fd);
     vmml_fd_close(fd);
-    return -error;
+    return status;
 }
+
+/* ---- asking ---- */
 
 /* Every descriptor of a message but the first is closed. */
 static int take_fd(struct msghdr *message)
@@ -57,7 +125,36 @@ static int take_fd(struct msghdr *message)
     return first;
 }
 
-static int receive(int socket)
+/* An exporter that closed with a request unread resets the connection once;
+ * what it had sent before comes after that. */
+static ssize_t receive_once(int socket, struct msghdr *message)
+{
+    ssize_t length = recvmsg(socket, message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+
+    if (length < 0 && errno == ECONNRESET)
+        length = recvmsg(socket, message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    return length;
+}
+
+/* What a message of `length` bytes says. `fd`: what came with it, or -1. */
+static int judge(const struct vmml_wire_answer *answer, ssize_t length,
+                 const struct msghdr *message, int fd)
+{
+    if (length == 0)
+        return -EPIPE;
+    if (length != (ssize_t)sizeof(*answer) ||
+        (message->msg_flags & MSG_TRUNC) || answer->magic != VMML_WIRE_MAGIC)
+        return -EPROTO;
+    if (answer->status == 0 && fd >= 0)
+        return 0;
+    /* It was sent, and could not be had. */
+    if (answer->status == 0 && (message->msg_flags & MSG_CTRUNC))
+        return -EMFILE;
+    return answer->status < 0 && answer->status >= -4095 ? answer->status
+                                                         : -EPROTO;
+}
+
+static int receive(int socket, unsigned *patience)
 {
     struct vmml_wire_answer answer;
     struct iovec iov = {&answer, sizeof(answer)};
@@ -65,35 +162,49 @@ static int receive(int socket)
         struct cmsghdr header;
         char bytes[CMSG_SPACE(4 * sizeof(int))];
     } control;
-    struct msghdr message = {
-        .msg_iov = &iov,
-        .msg_iovlen = 1,
-        .msg_control = control.bytes,
-        .msg_controllen = sizeof(control.bytes),
-    };
+    struct msghdr message;
     ssize_t length;
-    int fd;
+    int status, fd;
 
     do {
-        length = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
-    } while (length < 0 && errno == EINTR);
+        if (!wait_for(socket, POLLIN, patience))
+            return -ETIMEDOUT;
+        message = (struct msghdr){
+            .msg_iov = &iov,
+            .msg_iovlen = 1,
+            .msg_control = control.bytes,
+            .msg_controllen = sizeof(control.bytes),
+        };
+        length = receive_once(socket, &message);
+    } while (length < 0 && (errno == EINTR || errno == EAGAIN));
     if (length < 0)
-        return errno == EAGAIN ? -ETIMEDOUT : -errno;
+        return errno == ECONNRESET ? -EPIPE : -errno;
     fd = take_fd(&message);
-    if (length == (ssize_t)sizeof(answer) && answer.magic == VMML_WIRE_MAGIC &&
-        answer.status == 0 && fd >= 0)
+    status = judge(&answer, length, &message, fd);
+    if (status == 0)
         return fd;
     vmml_fd_close(fd);
-    if (length == 0)
-        return -EPIPE;
-    if (length != (ssize_t)sizeof(answer) || answer.magic != VMML_WIRE_MAGIC ||
-        answer.status >= 0 || answer.status < -4095)
-        return -EPROTO;
-    return answer.status;
+    return status;
+}
+
+static int send_request(int socket, const struct vmml_wire_request *request,
+                        unsigned *patience)
+{
+    while (send(socket, request, sizeof(*request),
+                MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+        if (errno == EINTR)
+            continue;
+        if (errno != EAGAIN)
+            return -errno;
+        if (!wait_for(socket, POLLOUT, patience))
+            return -ETIMEDOUT;
+    }
+    return 0;
 }
 
 int vmml_client_get(int socket, const uint8_t nonce[VMML_NONCE_SIZE],
-                    uint32_t what, uint32_t slot, uint64_t serial)
+                    uint32_t what, uint32_t slot, uint64_t serial,
+                    unsigned *patience)
 {
     struct vmml_wire_request request = {
         .magic = VMML_WIRE_MAGIC,
@@ -102,13 +213,17 @@ int vmml_client_get(int socket, const uint8_t nonce[VMML_NONCE_SIZE],
         .slot = slot,
         .serial = serial,
     };
-    ssize_t length;
+    int status;
 
+    /* A late answer would be taken for that to another question. */
+    if (*patience == 0)
+        return -ETIMEDOUT;
     memcpy(request.nonce, nonce, VMML_NONCE_SIZE);
-    do {
-        length = send(socket, &request, sizeof(request), MSG_NOSIGNAL);
-    } while (length < 0 && errno == EINTR);
-    if (length < 0)
-        return errno == EAGAIN ? -ETIMEDOUT : -errno;
-    return receive(socket);
+    status = send_request(socket, &request, patience);
+    /* It may have said why before it closed. */
+    if (status == 0 || status == -EPIPE || status == -ECONNRESET)
+        status = receive(socket, patience);
+    if (status == -EPROTO)
+        shutdown(socket, SHUT_RDWR);
+    return status;
 }

@@ -2,8 +2,9 @@
 #include "transport/server.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
-#include <stdatomic.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,42 +13,31 @@
 #include "base/log.h"
 #include "base/thread.h"
 
-/* The thread's own, but for the descriptors that a child of fork closes. */
+/* So long nobody is taken in where the system lets us take nobody in. */
+#define REST_MS 100
+
+/* With `lock`, but for the poll(2) of the thread, which alone changes it. */
 static struct {
+    pthread_mutex_t lock;
     uint8_t nonce[VMML_NONCE_SIZE];
     vmml_server_get get;
     /* [0] is the listening socket. */
     struct pollfd fds[1 + VMML_SERVER_CLIENTS];
-    _Atomic nfds_t count;
-} server;
+    nfds_t count;
+    int spare; /* given up to turn somebody away where no descriptor is left */
+    bool resting;
+} server = {.lock = PTHREAD_MUTEX_INITIALIZER, .spare = -1};
+
+/* Numbers that the application closed are not ours to close again. */
+static void forget(nfds_t i)
+{
+    server.fds[i] = server.fds[--server.count];
+}
 
 static void drop(nfds_t i)
 {
-    nfds_t last = atomic_load(&server.count) - 1;
-
     vmml_fd_close(server.fds[i].fd);
-    server.fds[i] = server.fds[last];
-    atomic_store(&server.count, last);
-}
-
-static void take(void)
-{
-    nfds_t count = atomic_load(&server.count);
-    int fd =
-        accept4(server.fds[0].fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-
-    if (fd < 0)
-        return;
-    if (count == 1 + VMML_SERVER_CLIENTS || !vmml_wire_is_same_user(fd)) {
-        vmml_debug("a connection was turned away");
-        vmml_fd_close(fd);
-        return;
-    }
-    fd = vmml_fd_raise(fd);
-    if (fd < 0)
-        return;
-    server.fds[count] = (struct pollfd){.fd = fd, .events = POLLIN};
-    atomic_store(&server.count, count + 1);
+    forget(i);
 }
 
 static bool send_answer(int socket, int status, int fd)
@@ -73,6 +63,93 @@ static bool send_answer(int socket, int status, int fd)
            (ssize_t)sizeof(answer);
 }
 
+/* Say why, and end it. */
+static void turn_away(int fd, int error)
+{
+    vmml_debug("a connection is turned away (errno %d)", error);
+    (void)send_answer(fd, -error, -1);
+    vmml_fd_close(fd);
+}
+
+static int accept_one(void)
+{
+    return accept4(server.fds[0].fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+}
+
+static int make_spare(int fd)
+{
+    int spare = fcntl(fd, F_DUPFD_CLOEXEC, VMML_FD_LOWEST);
+
+    /* EINVAL: the limit lies below it. */
+    return spare < 0 && errno == EINVAL ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : spare;
+}
+
+/* A connection that is not taken keeps poll(2) from sleeping, and whoever made
+ * it waiting. */
+static void turn_away_by_spare(void)
+{
+    int fd;
+
+    vmml_fd_close(server.spare);
+    fd = accept_one();
+    if (fd >= 0)
+        turn_away(fd, EMFILE);
+    server.spare = make_spare(server.fds[0].fd);
+    server.resting = fd < 0 || server.spare < 0;
+}
+
+static void accept_failed(int error)
+{
+    switch (error) {
+    case EAGAIN:
+    case EINTR:
+    case ECONNABORTED:
+        break;
+    case EMFILE:
+        turn_away_by_spare();
+        break;
+    case ENFILE:
+    case ENOBUFS:
+    case ENOMEM:
+        server.resting = true;
+        break;
+    case EBADF:
+    case ENOTSOCK:
+    case EINVAL:
+    case EOPNOTSUPP:
+        vmml_info("the socket for importers was closed by the application");
+        server.fds[0].fd = -1; /* passed over by poll(2) */
+        break;
+    default:
+        vmml_info("no socket for importers: accept4(2) gives errno %d", error);
+        vmml_fd_close(server.fds[0].fd);
+        vmml_fd_close(server.spare);
+        server.fds[0].fd = server.spare = -1;
+    }
+}
+
+static void take(void)
+{
+    int fd = accept_one();
+
+    if (fd < 0) {
+        accept_failed(errno);
+        return;
+    }
+    if (!vmml_wire_is_same_user(fd)) {
+        turn_away(fd, EKEYREJECTED);
+        return;
+    }
+    if (server.count == 1 + VMML_SERVER_CLIENTS) {
+        turn_away(fd, EUSERS);
+        return;
+    }
+    fd = vmml_fd_raise(fd);
+    if (fd >= 0)
+        server.fds[server.count++] =
+            (struct pollfd){.fd = fd, .events = POLLIN};
+}
+
 /* Compared in constant time: it is what makes an importer known. */
 static bool is_nonce(const uint8_t nonce[VMML_NONCE_SIZE])
 {
@@ -84,8 +161,20 @@ static bool is_nonce(const uint8_t nonce[VMML_NONCE_SIZE])
     return difference == 0;
 }
 
+/* A descriptor cannot be sent while too many are under way (unix(7)): the
+ * importer is told, and may ask again. */
+static bool send_or_say(int socket, int fd)
+{
+    int error;
+
+    if (send_answer(socket, fd < 0 ? fd : 0, fd))
+        return true;
+    error = errno;
+    return error == ETOOMANYREFS && send_answer(socket, -error, -1);
+}
+
 /* Returns false when the connection is to be ended: it closed, or it does not
- * speak our language, or does not know the nonce. */
+ * speak our language, or does not know the nonce, or does not read. */
 static bool answer(int socket)
 {
     struct vmml_wire_request request;
@@ -101,25 +190,40 @@ static bool answer(int socket)
         request.version != VMML_WIRE_VERSION || !is_nonce(request.nonce))
         return false;
     fd = server.get(request.what, request.slot, request.serial);
-    sent = send_answer(socket, fd < 0 ? fd : 0, fd);
+    sent = send_or_say(socket, fd);
     vmml_fd_close(fd);
     return sent;
+}
+
+static void handle_events(void)
+{
+    nfds_t i = server.count;
+
+    /* From the end: the last entry moves to where one was. */
+    while (--i > 0)
+        if (server.fds[i].revents & POLLNVAL)
+            forget(i);
+        else if (server.fds[i].revents != 0 && !answer(server.fds[i].fd))
+            drop(i);
+    if (server.fds[0].revents != 0)
+        take();
 }
 
 static void *serve(void *arg)
 {
     (void)arg;
     for (;;) {
-        nfds_t i = atomic_load(&server.count);
-
-        if (poll(server.fds, i, -1) < 0)
+        server.fds[0].events = server.resting ? 0 : POLLIN;
+        if (poll(server.fds, server.count, server.resting ? REST_MS : -1) < 0) {
+            /* EINVAL: the limit of open files was set below our count. */
+            poll(NULL, 0, REST_MS);
             continue;
-        /* From the end: drop() moves the last entry to where one was. */
-        while (--i > 0)
-            if (server.fds[i].revents != 0 && !answer(server.fds[i].fd))
-                drop(i);
-        if (server.fds[0].revents & POLLIN)
-            take();
+        }
+        /* So that a fork sees no descriptor that is not in the table. */
+        pthread_mutex_lock(&server.lock);
+        server.resting = false;
+        handle_events();
+        pthread_mutex_unlock(&server.lock);
     }
     return NULL;
 }
@@ -151,21 +255,36 @@ int vmml_server_start(const uint8_t nonce[VMML_NONCE_SIZE], vmml_server_get get)
     if (fd < 0)
         return fd;
     server.fds[0] = (struct pollfd){.fd = fd, .events = POLLIN};
-    atomic_store(&server.count, 1);
+    server.count = 1;
+    server.spare = make_spare(fd);
     error = vmml_thread_start(serve);
     if (error != 0) {
-        atomic_store(&server.count, 0);
+        server.count = 0;
+        vmml_fd_close(server.spare);
         vmml_fd_close(fd);
+        server.spare = -1;
     }
     return -error;
 }
 
+void vmml_server_fork_lock(void)
+{
+    pthread_mutex_lock(&server.lock);
+}
+
+void vmml_server_fork_unlock(void)
+{
+    pthread_mutex_unlock(&server.lock);
+}
+
 void vmml_server_fork_child(void)
 {
-    nfds_t count = atomic_load(&server.count);
     nfds_t i;
 
-    for (i = 0; i < count; i++)
+    for (i = 0; i < server.count; i++)
         vmml_fd_close(server.fds[i].fd);
-    atomic_store(&server.count, 0);
+    vmml_fd_close(server.spare);
+    server.spare = -1;
+    server.count = 0;
+    pthread_mutex_init(&server.lock, NULL);
 }

@@ -16,7 +16,7 @@
  */
 typedef int (*vmml_server_get)(uint32_t what, uint32_t slot, uint64_t serial);
 
-/* Importers that are connected at one time; more are turned away. */
+/* Importers that are connected at one time; more are turned away (EUSERS). */
 #define VMML_SERVER_CLIENTS 512
 
 /*
@@ -26,7 +26,10 @@ typedef int (*vmml_server_get)(uint32_t what, uint32_t slot, uint64_t serial);
 int vmml_server_start(const uint8_t nonce[VMML_NONCE_SIZE],
                       vmml_server_get get);
 
-/* In a child of fork: it answers nobody in its parent's name. */
+/* For base/fork.c, by way of lane/exporter.c. Before the exporter's lock. In a
+ * child: it answers nobody in its parent's name. */
+void vmml_server_fork_lock(void);
+void vmml_server_fork_unlock(void);
 void vmml_server_fork_child(void);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/conf.h"
 #include "base/log.h"
@@ -27,7 +28,7 @@ static enum vmml_step step_of(const char *word, size_t length)
 
     for (i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (strlen(names[i].name) == length &&
-            strncmp(names[i].name, word, length) == 0)
+            strncasecmp(names[i].name, word, length) == 0)
             return names[i].step;
     return VMML_STEP_NONE;
 }

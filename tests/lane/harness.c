@@ -428,6 +428,18 @@ size_t lane_published(uint64_t base, uint64_t size,
     return count;
 }
 
+/* With the lock, so that the exporter's threads do not close it meanwhile. */
+static int copy_fd(int fd)
+{
+    int copy;
+
+    pthread_mutex_lock(&vmml_exporter.lock);
+    copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    pthread_mutex_unlock(&vmml_exporter.lock);
+    CHECK(copy >= 0);
+    return copy;
+}
+
 /* By a second mapping of the descriptor: a byte written there is seen here. */
 bool lane_is_present(const struct vmml_chunk_view *chunk)
 {
@@ -435,10 +447,12 @@ bool lane_is_present(const struct vmml_chunk_view *chunk)
     uint64_t address = lane_reserve(chunk->size);
     uint64_t *here, *there;
     bool same = false;
+    int fd = copy_fd(chunk->fd);
 
     CHECK_CU(cuMemImportFromShareableHandle(
-        &handle, (void *)(uintptr_t)chunk->fd,
+        &handle, (void *)(uintptr_t)fd,
         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    close(fd);
     CHECK_CU(cuMemMap(address, chunk->size, 0, handle, 0));
     CHECK_CU(cuMemRelease(handle));
     here = sim_host_view(chunk->address, chunk->size);

@@ -332,6 +332,16 @@ static unsigned raise_to_the_wall(int lowest)
     return count;
 }
 
+/* Descriptors from `from` on that were inherited, or are a sanitizer's. */
+static unsigned open_from(int from, int to)
+{
+    unsigned count = 0;
+
+    for (; from < to; from++)
+        count += fcntl(from, F_GETFD) >= 0;
+    return count;
+}
+
 /* How many descriptors the application can still open. */
 static unsigned left_over(void)
 {
@@ -363,21 +373,24 @@ static void fd_limit_rises_as_needed(void)
 
 static void fd_low_where_there_is_no_room(void)
 {
+    unsigned high = open_from(1024 - VMML_FD_SPARE, 1024);
     unsigned had;
 
     limit_to(256, 1024);
     had = raise_to_the_wall(0);
     CHECK_EQUAL(soft_limit(), 1024);
     CHECK(had >= 900);
-    CHECK(left_over() >= VMML_FD_SPARE);
+    CHECK(left_over() + high >= VMML_FD_SPARE);
 }
 
 static void fd_hard_limit_is_kept(void)
 {
+    unsigned high = open_from(256 - VMML_FD_SPARE, 256);
+
     limit_to(256, 256);
     CHECK(raise_to_the_wall(0) >= 256 - VMML_FD_SPARE - 32);
     CHECK_EQUAL(soft_limit(), 256);
-    CHECK(left_over() >= VMML_FD_SPARE);
+    CHECK(left_over() + high >= VMML_FD_SPARE);
 }
 
 /* Numbers above 1024 that somebody else holds do not push ours down. */

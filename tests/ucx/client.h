@@ -46,6 +46,7 @@ struct options {
     int reps;         /* repetitions of a timed transfer */
     int rounds;       /* rounds of re-backing */
     int growth;       /* largest growth step, in chunks */
+    int descriptors;  /* what a chunk costs its exporter */
     double timeout;   /* seconds that one wait may take */
     bool peer_errors; /* UCP_ERR_HANDLING_MODE_PEER */
     bool local_memh;  /* give UCX a handle for the local buffer */
@@ -115,6 +116,9 @@ void segment_create(struct segment *segment, const char *specification,
                     CUdeviceptr hint);
 void segment_destroy(struct segment *segment);
 
+/* How many bytes of a specification are used. */
+size_t specification_bytes(const char *specification);
+
 /* Unmaps and releases chunks; with `unseen` past every hook (unseen.c). */
 void segment_unmap(struct segment *segment, size_t first, size_t count,
                    bool unseen);
@@ -135,6 +139,18 @@ void segment_alias(struct segment *alias, const struct segment *of,
 void segment_alias_inside(struct segment *segment, size_t chunk);
 
 void device_open(bool with_context);
+
+/* ---- state.c: what a process holds ---- */
+
+struct state {
+    uint64_t free_bytes;  /* of the device, cuMemGetInfo */
+    uint64_t descriptors; /* open ones */
+    uint64_t mappings;    /* lines of /proc/self/maps */
+    uint64_t soft_limit;  /* RLIMIT_NOFILE */
+    uint64_t hard_limit;
+};
+
+struct state state_now(void);
 
 /* ---- unseen.c ---- */
 
@@ -164,6 +180,8 @@ enum command {
                   value
                   -> wrong bytes, first wrong offset */
     CMD_KILL,  /* the exporter kills itself with SIGKILL */
+    CMD_STATE, /* -> free bytes, descriptors, mappings, soft and hard limit of
+                  descriptors */
     CMD_QUIT,
 };
 
@@ -290,6 +308,9 @@ void expect(const char *name, bool holds);
 
 uint64_t new_seed(void);
 
+/* A seed that no fill uses: what local memory holds before a GET. */
+enum { POISON = 0xfffff };
+
 /* Local device memory of at least `length` bytes. */
 CUdeviceptr local_buffer(size_t length);
 
@@ -390,6 +411,9 @@ void scenario_restarted(void);
 void scenario_rounds(void);
 void scenario_tail(void);
 void scenario_late_context(void);
+void scenario_sleep_wake(void);
+void scenario_killed_in_flight(void);
+void scenario_many_chunks(void);
 
 /* memquery.c: what the cuda_copy memory domain answers for parts of a segment.
  */

@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum {
-    MAX_SEGMENTS = 64,
+    MAX_SEGMENTS = 256,
     MAX_KEYS = 4096,
 };
 
@@ -125,6 +125,17 @@ static void watch(struct wire_header *h)
     h->args[1] = first;
 }
 
+static void tell_state(struct wire_header *h)
+{
+    struct state state = state_now();
+
+    h->args[0] = state.free_bytes;
+    h->args[1] = state.descriptors;
+    h->args[2] = state.mappings;
+    h->args[3] = state.soft_limit;
+    h->args[4] = state.hard_limit;
+}
+
 static void *exchange_addresses(struct wire_header *h, const void *address)
 {
     ucp_address_t *own;
@@ -204,6 +215,9 @@ static void *obey(struct wire_header *h, const void *payload)
         return NULL;
     case CMD_WATCH:
         watch(h);
+        return NULL;
+    case CMD_STATE:
+        tell_state(h);
         return NULL;
     case CMD_KILL:
         raise(SIGKILL);

@@ -13,9 +13,6 @@ __attribute__((weak)) void ipc_counts(unsigned long counts[2]);
 /* Windows that the exporter has had: each costs UCX one open, ever. */
 static unsigned windows;
 
-/* A seed that no fill uses: what local memory holds before a GET. */
-enum { POISON = 0xfffff };
-
 uint64_t new_seed(void)
 {
     static uint64_t seed;

@@ -13,6 +13,7 @@ struct options opt = {
     .reps = 5,
     .rounds = 4,
     .growth = 64,
+    .descriptors = 1,
     .timeout = 60,
 };
 
@@ -27,6 +28,7 @@ enum {
     OPT_REPS,
     OPT_ROUNDS,
     OPT_GROWTH,
+    OPT_DESCRIPTORS,
     OPT_TIMEOUT,
     OPT_PEER_ERRORS,
     OPT_LOCAL_MEMH,
@@ -45,6 +47,7 @@ static const struct option options[] = {
     {"reps", required_argument, NULL, OPT_REPS},
     {"rounds", required_argument, NULL, OPT_ROUNDS},
     {"growth", required_argument, NULL, OPT_GROWTH},
+    {"descriptors", required_argument, NULL, OPT_DESCRIPTORS},
     {"timeout", required_argument, NULL, OPT_TIMEOUT},
     {"peer-errors", no_argument, NULL, OPT_PEER_ERRORS},
     {"local-memh", no_argument, NULL, OPT_LOCAL_MEMH},
@@ -92,6 +95,9 @@ static void take(int option)
         break;
     case OPT_GROWTH:
         opt.growth = atoi(optarg);
+        break;
+    case OPT_DESCRIPTORS:
+        opt.descriptors = atoi(optarg);
         break;
     case OPT_TIMEOUT:
         opt.timeout = atof(optarg);

@@ -129,6 +129,25 @@ static struct specification parse(const char *text)
     return s;
 }
 
+static size_t chunks_bytes(const struct specification *s)
+{
+    return s->count / 2 * s->sizes[1] + (s->count + 1) / 2 * s->sizes[0];
+}
+
+static size_t used_bytes(const struct specification *s)
+{
+    size_t bytes = chunks_bytes(s);
+
+    return s->length != 0 && s->length < bytes ? s->length : bytes;
+}
+
+size_t specification_bytes(const char *text)
+{
+    struct specification s = parse(text);
+
+    return used_bytes(&s);
+}
+
 /* ---- chunks ---- */
 
 static void chunk_map(struct segment *segment, struct chunk *chunk,
@@ -299,7 +318,7 @@ void segment_create(struct segment *segment, const char *specification,
                     CUdeviceptr hint)
 {
     struct specification s = parse(specification);
-    size_t bytes = s.count / 2 * s.sizes[1] + (s.count + 1) / 2 * s.sizes[0];
+    size_t bytes = chunks_bytes(&s);
 
     memset(segment, 0, sizeof(*segment));
     segment->kind = s.kind;
@@ -313,7 +332,7 @@ void segment_create(struct segment *segment, const char *specification,
         reserve(segment, hint);
         append(segment, s.count);
     }
-    segment->data_length = s.length != 0 && s.length < bytes ? s.length : bytes;
+    segment->data_length = used_bytes(&s);
 }
 
 void segment_alias(struct segment *alias, const struct segment *of,

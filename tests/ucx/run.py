@@ -45,6 +45,9 @@ class Sizes:
     growth: int
     extent: str  # more than a tenth of the device's memory
     memory: dict # settings that make the device that small
+    killed: str  # of a transfer that takes long
+    many: str    # chunks; fewer where the limit of descriptors is lower
+    descriptors: int  # of the exporter, for each chunk
 
 
 QUERIED = "vmm:3x2M+16M"
@@ -55,13 +58,15 @@ SIMULATED = Sizes(main="vmm:26x4M/2M@76M", malloc="malloc:76M",
                   below="vmm:8x2M+64M", holey="vmm:16x2M", growth=64,
                   extent="vmm:32x2M",
                   memory={"VMMLANE_SIM_VRAM_MB": "512",
-                          "VMMLANE_SIM_DOMAIN": f"tail{os.getpid()}"})
+                          "VMMLANE_SIM_DOMAIN": f"tail{os.getpid()}"},
+                  killed="vmm:16x2M", many="vmm:3000x2M", descriptors=2)
 REAL = Sizes(main="vmm:26x20M@512M", malloc="malloc:512M",
              small="vmm:8x8M",
              chunks=["vmm:1x512M", "vmm:256x2M", "single:512M", "first:512M",
                      "none:26x20M@512M", "vmm:48x20M/2M"],
              below="vmm:8x20M+512M", holey="vmm:16x20M", growth=64,
-             extent="vmm:760x20M", memory={})
+             extent="vmm:760x20M", memory={}, killed="vmm:1024x20M",
+             many="vmm:65000x2M", descriptors=1)
 
 
 @dataclasses.dataclass
@@ -176,6 +181,20 @@ def cases_one_sided(sizes, version):
             yield Case(name, scenario, sizes.small, (version,) * 2, shims)
 
 
+def cases_hostile(sizes, version):
+    """What must come back. Each with a device of its own, as far as memory is
+    counted on the simulated driver."""
+    both = ((version,) * 2, (True, True))
+    for scenario, kind in (("sleep-wake", sizes.small),
+                           ("killed-in-flight", sizes.killed),
+                           ("many-chunks", sizes.many)):
+        domain = f"{scenario}-{version}-{os.getpid()}"
+        yield Case("hostile", scenario, kind, *both,
+                   slow_importer=scenario == "killed-in-flight",
+                   environment={"VMMLANE_SIM_DOMAIN": domain},
+                   arguments=("--descriptors", str(sizes.descriptors)))
+
+
 def mixed_pairs(versions):
     """Old and new key layouts, both ways.
 
@@ -211,6 +230,8 @@ def all_cases(options, sizes):
             yield from cases_settings(sizes, version)
         if "one-sided" in options.group:
             yield from cases_one_sided(sizes, version)
+        if "hostile" in options.group:
+            yield from cases_hostile(sizes, version)
     if options.shim and "mixed" in options.group:
         yield from cases_mixed(sizes, options.ucx)
     if options.shim and "large" in options.group:
@@ -283,7 +304,8 @@ def judge(case, outcome):
     exporter, importer = outcome.codes
     if outcome.timed_out:
         problems.append("timeout")
-    if exporter != 0 and not (case.scenario == "killed" and exporter == -9):
+    killed = case.scenario in ("killed", "killed-in-flight")
+    if exporter != 0 and not (killed and exporter == -9):
         problems.append(f"exporter's exit code {exporter}")
     if importer != 0:
         problems.append(f"importer's exit code {importer}")
@@ -373,6 +395,9 @@ def show(case, outcome, problems, options):
           f"({outcome.seconds:.1f} s)", flush=True)
     for problem in problems:
         print(f"     {problem}")
+    for line in outcome.logs[1].splitlines():
+        if line.startswith("state "):
+            print(f"     {line}", flush=True)
     if problems or options.verbose:
         for role, log in zip(("exporter", "importer"), outcome.logs):
             lines = log.splitlines()
@@ -409,7 +434,8 @@ def show_ratios(runs, wanted):
 
 
 def parse_options():
-    groups = ["alone", "shim", "settings", "one-sided", "mixed", "large"]
+    groups = ["alone", "shim", "settings", "one-sided", "mixed", "large",
+              "hostile"]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ucx", nargs="+", default=None, metavar="VERSION",
                         help="wheel versions (default: all unpacked)")
@@ -419,7 +445,7 @@ def parse_options():
     parser.add_argument("--scenario", nargs="+", help="only these")
     parser.add_argument("--kind", help="memory of --scenario, see memory.c")
     parser.add_argument("--group", nargs="+", choices=groups,
-                        default=groups[:-1])
+                        default=groups[:-2])
     parser.add_argument("--quick", action="store_true",
                         help="oldest and newest UCX, the main scenarios")
     parser.add_argument("--mixed", action="store_const", dest="group",

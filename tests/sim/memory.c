@@ -78,7 +78,9 @@ static uint64_t next_handle = HANDLE_BASE;
 
 bool sim_handle_was_given(uint64_t handle)
 {
-    return handle > HANDLE_BASE && handle <= next_handle && handle % 16 == 0;
+    return handle > HANDLE_BASE &&
+           handle <= __atomic_load_n(&next_handle, __ATOMIC_RELAXED) &&
+           handle % 16 == 0;
 }
 
 static uint64_t handle_new(void)
@@ -86,8 +88,8 @@ static uint64_t handle_new(void)
     if (free_count > 0) {
         return free_handles[--free_count];
     }
-    next_handle += 0x10;
-    return next_handle;
+    /* Looked at without the lock, too. */
+    return __atomic_add_fetch(&next_handle, 0x10, __ATOMIC_RELAXED);
 }
 
 static void handle_free(uint64_t handle)

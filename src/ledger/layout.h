@@ -49,11 +49,11 @@ struct vmml_ledger_header {
     uint32_t version;
     uint32_t header_size; /* bytes; the buckets start there */
     uint8_t nonce[VMML_NONCE_SIZE];
-    uint32_t pid;        /* in the exporter's PID namespace */
-    uint32_t pid_ns;     /* inode number of that namespace */
-    int32_t life_fd;     /* read end of a pipe whose write end only the
-                          * exporter holds: it hangs up when the exporter ends
-                          * or calls exec; -1: there is none */
+    uint32_t pid;    /* in the exporter's PID namespace */
+    uint32_t pid_ns; /* inode number of that namespace */
+    int32_t life_fd; /* read end of a pipe whose write end only the
+                      * exporter holds: it hangs up when the exporter ends
+                      * or calls exec; -1: there is none */
     uint32_t unused;
     uint64_t start_time; /* clock ticks since boot, /proc/PID/stat field 22 */
     uint32_t window_capacity;

@@ -37,7 +37,8 @@ int vmml_ledger_fd(const struct vmml_ledger *ledger);
 /* Read end of the pipe that hangs up when this process ends or calls exec. */
 int vmml_ledger_life_fd(const struct vmml_ledger *ledger);
 
-/* The descriptor of publication `serial` in `slot` while it is live, else -1. */
+/* The descriptor of publication `serial` in `slot` while it is live, else -1.
+ */
 int vmml_ledger_chunk_fd(const struct vmml_ledger *ledger, uint32_t slot,
                          uint64_t serial);
 

@@ -100,6 +100,10 @@ void vmml_handle_encode(const struct vmml_handle *handle,
     put32(body + AT_CHECKSUM, vmml_crc32c(body, AT_CHECKSUM));
 }
 
+/* No CPU and no GPU has more address bits (x86-64 with five levels of tables):
+ * sums of base, size and a guard do not overflow below it. */
+#define ADDRESS_MAX (1ull << 57)
+
 /* A handle that is to be served names a process, a descriptor and a range. A
  * tombstone may have none of them. */
 static bool makes_sense(const struct vmml_handle *handle)
@@ -108,7 +112,8 @@ static bool makes_sense(const struct vmml_handle *handle)
         return true;
     return handle->pid != 0 && handle->pid <= INT_MAX &&
            handle->ledger_fd >= 0 && handle->size != 0 &&
-           handle->base <= UINT64_MAX - handle->size;
+           handle->size <= ADDRESS_MAX &&
+           handle->base <= ADDRESS_MAX - handle->size;
 }
 
 static bool decode(const uint8_t *body, struct vmml_handle *handle)

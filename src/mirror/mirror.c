@@ -4,6 +4,7 @@
  */
 #include "mirror/state.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -191,6 +192,18 @@ static bool is_tombstone(const struct vmml_handle *handle)
     return true;
 }
 
+/* Does the exporter have it? Address space is reserved only then. */
+static bool is_window(const struct vmml_peer *peer,
+                      const struct vmml_handle *handle)
+{
+    struct vmml_window_view view;
+    int status = vmml_ledger_find_window(peer->reader, handle->base,
+                                         handle->size, &view);
+
+    /* -EAGAIN: it cannot be told now, and the sync tries for longer. */
+    return status == 0 || status == -EAGAIN;
+}
+
 bool vmml_mirror_prepare(const struct vmml_handle *handle, int device)
 {
     struct vmml_mirror *mirror;
@@ -206,7 +219,9 @@ bool vmml_mirror_prepare(const struct vmml_handle *handle, int device)
         return false;
     if (device < 0)
         return !vmml_peer_ended(peer);
-    mirror = get(peer, handle, device);
+    mirror = find(handle, device);
+    if (mirror == NULL && is_window(peer, handle))
+        mirror = get(peer, handle, device);
     if (mirror == NULL)
         return false;
     if (vmml_mirror_is_current(mirror))

@@ -176,6 +176,27 @@ static void growth_out_of_order(void)
     }
 }
 
+/* A key may name anything: no address space for what the ledger has not. */
+static void no_mirror_of_a_window_that_is_not(void)
+{
+    struct vmml_handle handle;
+    vmml_uct_mem_h memh;
+    unsigned i;
+
+    two_devices();
+    publish(2, &memh);
+    sim_reset_counts();
+    for (i = 1; i < 20; i++) {
+        handle = lane_handle(key);
+        handle.size += i * CHUNK;
+        CHECK(!vmml_mirror_prepare(&handle, 1));
+    }
+    CHECK_EQUAL(sim_call_count("cuMemAddressReserve"), 0);
+    handle = lane_handle(key);
+    CHECK(vmml_mirror_prepare(&handle, 1));
+    CHECK_EQUAL(sim_call_count("cuMemAddressReserve"), 1);
+}
+
 /* --- pins ----------------------------------------------------------------- */
 
 /* Chunks 0 and 2 stay, 1 is revoked under a pin. */
@@ -395,6 +416,7 @@ int main(int argc, char **argv)
         LANE_PAIR(failed_sync_is_not_taken_for_done),
         LANE_PAIR(no_access_is_found_early),
         LANE_PAIR(growth_out_of_order),
+        LANE_PAIR(no_mirror_of_a_window_that_is_not),
         LANE_PAIR(pinned_mirror_checks_every_copy),
         LANE_PAIR(rebacked_under_pin),
         LANE_PAIR(element_on_another_device),

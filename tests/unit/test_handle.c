@@ -157,8 +157,14 @@ static void test_nonsense(void **state)
     assert_int_equal(find_encoded(&handle), -1);
     handle.size = UINT64_MAX - sample.base + 1;
     assert_int_equal(find_encoded(&handle), -1);
+    /* Beyond 57 address bits; with a guard behind it, it may overflow. */
+    handle.size = (1ull << 57) - sample.base + 1;
+    assert_int_equal(find_encoded(&handle), -1);
     handle.size--;
     assert_int_equal(find_encoded(&handle), 4);
+    handle.base = 0;
+    handle.size = UINT64_MAX - (1ul << 20);
+    assert_int_equal(find_encoded(&handle), -1);
     handle = sample;
     handle.ledger_fd = -1;
     assert_int_equal(find_encoded(&handle), -1);

@@ -77,7 +77,7 @@ static bool may_trace_all(void)
 enum whose {
     WHOSE_OURS,
     WHOSE_ANOTHERS,
-    WHOSE_NOT_DUMPABLE, /* ours, and its folder in /proc is not */
+    WHOSE_NOT_DUMPABLE, /* ours, and its files in /proc are not */
 };
 
 static enum whose whose(const struct vmml_denial *denial)
@@ -96,7 +96,6 @@ static enum whose whose(const struct vmml_denial *denial)
     word = status_word(text, "\nUid:", 1); /* real, effective, ... */
     if (word != NULL && strtoul(word, NULL, 10) != geteuid())
         return WHOSE_ANOTHERS;
-    snprintf(path, sizeof(path), "/proc/%u", denial->pid);
     return stat(path, &status) == 0 && status.st_uid != geteuid()
                ? WHOSE_NOT_DUMPABLE
                : WHOSE_OURS;

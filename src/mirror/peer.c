@@ -122,11 +122,11 @@ static int ask(struct vmml_peer *peer, uint32_t what, uint32_t slot,
     return fd;
 }
 
-/* Does this error of one step say that another may do better? */
-static bool is_denial(int error)
+/* Would another step have the same to say? */
+static bool is_final(int error)
 {
-    return error == EPERM || error == EACCES || error == ENOSYS ||
-           error == EINVAL;
+    return error == ENOENT || error == EBADF || error == ESRCH ||
+           error == EMFILE || error == ENFILE;
 }
 
 int vmml_peer_get_chunk(struct vmml_peer *peer,
@@ -141,7 +141,7 @@ int vmml_peer_get_chunk(struct vmml_peer *peer,
             fd = vmml_pidfd_getfd(peer->pidfd, chunk->fd);
         else if (steps[i] == VMML_STEP_SOCKET)
             fd = ask(peer, VMML_WIRE_CHUNK, chunk->slot, chunk->serial);
-        if (fd < 0 && !is_denial(-fd))
+        if (fd < 0 && is_final(-fd))
             break;
     }
     return fd;

@@ -184,12 +184,16 @@ static uint64_t serve(const struct request *request, uint8_t *key)
     return 0;
 }
 
+void (*ex_setup)(void);
+
 static void run_exporter(int sock)
 {
     struct request request;
     struct reply reply;
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (ex_setup != NULL)
+        ex_setup();
     lane_cuda(0);
     while (read(sock, &request, sizeof(request)) == sizeof(request)) {
         memset(&reply, 0, sizeof(reply));

@@ -17,6 +17,8 @@ struct exporter {
 
 /* Fork one. The caller must not have called CUDA or the shim yet. */
 struct exporter ex_start(void);
+/* What it does before all else, unless NULL. */
+extern void (*ex_setup)(void);
 /* Ask it to exit, and wait for that. */
 void ex_stop(struct exporter *exporter);
 /* SIGKILL, and wait. */

@@ -19,10 +19,15 @@
 #define AT(member) ((unsigned)offsetof(struct seccomp_data, member))
 
 #ifdef __x86_64__
-#define RESULT(context) ((context)->uc_mcontext.gregs[REG_RAX])
+static const int registers[5] = {REG_RDI, REG_RSI, REG_RDX, REG_R10, REG_R8};
+#define RESULT(context)      ((context)->uc_mcontext.gregs[REG_RAX])
+#define ARGUMENT(context, i) ((context)->uc_mcontext.gregs[registers[i]])
 #else
-#define RESULT(context) ((context)->uc_mcontext.regs[0])
+#define RESULT(context)      ((context)->uc_mcontext.regs[0])
+#define ARGUMENT(context, i) ((context)->uc_mcontext.regs[i])
 #endif
+
+unsigned long gate_arguments[5];
 
 static atomic_uint counted;
 
@@ -75,8 +80,12 @@ void gate_deny(const long *calls, size_t count, int error)
 
 static void on_trap(int signal, siginfo_t *info, void *context)
 {
+    int i;
+
     (void)signal;
     (void)info;
+    for (i = 0; i < 5; i++)
+        gate_arguments[i] = (unsigned long)ARGUMENT((ucontext_t *)context, i);
     atomic_fetch_add(&counted, 1);
     RESULT((ucontext_t *)context) = 0;
 }

@@ -17,6 +17,8 @@ void gate_deny(const long *calls, size_t count, int error);
  * first argument. */
 void gate_count(const long *calls, size_t count, unsigned long first);
 unsigned gate_counted(void);
+/* The five arguments behind the number of the call counted last. */
+extern unsigned long gate_arguments[5];
 
 /* Number of pidfd_open, pidfd_getfd, prctl, ... by name; -1: not known. */
 long gate_number(const char *name);

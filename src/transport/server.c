@@ -28,16 +28,9 @@ static struct {
     bool resting;
 } server = {.lock = PTHREAD_MUTEX_INITIALIZER, .spare = -1};
 
-/* Numbers that the application closed are not ours to close again. */
 static void forget(nfds_t i)
 {
     server.fds[i] = server.fds[--server.count];
-}
-
-static void drop(nfds_t i)
-{
-    vmml_fd_close(server.fds[i].fd);
-    forget(i);
 }
 
 static bool send_answer(int socket, int status, int fd)
@@ -174,8 +167,9 @@ static bool send_or_say(int socket, int fd)
 }
 
 /* Returns false when the connection is to be ended: it closed, or it does not
- * speak our language, or does not know the nonce, or does not read. */
-static bool answer(int socket)
+ * speak our language, or does not know the nonce, or does not read. `*ours`:
+ * the number is still our socket's. */
+static bool answer(int socket, bool *ours)
 {
     struct vmml_wire_request request;
     ssize_t length =
@@ -183,6 +177,7 @@ static bool answer(int socket)
     bool sent;
     int fd;
 
+    *ours = length >= 0 || (errno != EBADF && errno != ENOTSOCK);
     if (length < 0)
         return errno == EAGAIN || errno == EINTR;
     if (length != (ssize_t)sizeof(request) ||
@@ -198,13 +193,15 @@ static bool answer(int socket)
 static void handle_events(void)
 {
     nfds_t i = server.count;
+    bool ours;
 
     /* From the end: the last entry moves to where one was. */
     while (--i > 0)
-        if (server.fds[i].revents & POLLNVAL)
+        if (server.fds[i].revents != 0 && !answer(server.fds[i].fd, &ours)) {
+            if (ours)
+                vmml_fd_close(server.fds[i].fd);
             forget(i);
-        else if (server.fds[i].revents != 0 && !answer(server.fds[i].fd))
-            drop(i);
+        }
     if (server.fds[0].revents != 0)
         take();
 }

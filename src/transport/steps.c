@@ -44,7 +44,10 @@ static bool parse(const char *text, enum vmml_step steps[VMML_STEPS])
         if (step == VMML_STEP_NONE || count == VMML_STEPS)
             return false;
         steps[count++] = step;
-        text += length + (text[length] == ',');
+        text += length;
+        /* A comma is between two steps. */
+        if (*text == ',' && *++text == '\0')
+            return false;
     }
     return count > 0;
 }

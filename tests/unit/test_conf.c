@@ -10,6 +10,7 @@
 #include "base/conf.h"
 #include "base/log.h"
 #include "child.h"
+#include "transport/steps.h"
 
 static const char *const variables[] = {
 #define VMML_TOGGLE_CHOICE(variable, field, choices, fallback, meaning)        \
@@ -49,7 +50,8 @@ static int check_defaults(void)
 
     return conf->on && conf->range == VMML_RANGE_EXTENT &&
            conf->range_callers == NULL && conf->share && conf->create &&
-           conf->native == VMML_NATIVE_AUTO && vmml_log_level == VMML_LOG_WARN;
+           conf->native == VMML_NATIVE_AUTO && conf->transport == NULL &&
+           vmml_log_level == VMML_LOG_WARN;
 }
 
 static int check_callers(void)
@@ -65,6 +67,30 @@ static int check_callers(void)
 static int no_callers(void)
 {
     return vmml_conf()->range_callers == NULL;
+}
+
+/* The steps as digits, in their order. */
+static int read_steps(void)
+{
+    const enum vmml_step *steps = vmml_steps();
+    int digits = 0;
+
+    for (size_t i = 0; i < VMML_STEPS; i++) {
+        if (steps[i] == VMML_STEP_NONE)
+            break;
+        digits = 10 * digits + (int)steps[i];
+    }
+    /* Asked again, nothing is said again. */
+    vmml_steps();
+    for (int step = VMML_STEP_GETFD; step <= VMML_STEP_SOCKET; step++) {
+        bool listed = false;
+
+        for (size_t i = 0; i < VMML_STEPS; i++)
+            listed |= (int)steps[i] == step;
+        if (listed != vmml_step_allowed((enum vmml_step)step))
+            return 0;
+    }
+    return digits;
 }
 
 static int clear_environment(void)
@@ -165,6 +191,55 @@ static void test_callers(void **state)
     assert_non_null(strstr(output, "VMMLANE_RANGE_CALLERS"));
 }
 
+static void test_transport(void **state)
+{
+    /* Digits: getfd 1, ptracer 2, socket 3; 123 is the default. An exit code
+     * holds 8 bits. */
+    static const struct {
+        const char *text;
+        int steps;
+    } good[] = {
+        {"", 123},
+        {"getfd,ptracer,socket", 123},
+        {"getfd", 1},
+        {"ptracer", 2},
+        {"socket", 3},
+        {"Socket,GETFD", 31},
+        {"ptracer,getfd", 21},
+        {"getfd,socket", 13},
+        {"socket,getfd,ptracer", 312 % 256},
+    };
+    static const char *const bad[] = {
+        "off",          "none",         ",",
+        "getfd socket", "getfd,",       ",getfd",
+        "get",          "getfdx",       "getfd,,socket",
+        "getfd;socket", "socket,socke", "getfd,getfd,getfd,getfd",
+    };
+    char text[65];
+
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        assert_int_equal(unit_child("VMMLANE_TRANSPORT", good[i].text,
+                                    read_steps, output, 4096),
+                         good[i].steps);
+        assert_string_equal(output, "");
+    }
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        assert_int_equal(
+            unit_child("VMMLANE_TRANSPORT", bad[i], read_steps, output, 4096),
+            123);
+        assert_int_equal(unit_lines(output), 1);
+        assert_non_null(strstr(output, "VMMLANE_TRANSPORT"));
+        assert_non_null(strstr(output, bad[i]));
+        assert_non_null(strstr(output, "getfd,ptracer,socket is used"));
+    }
+    /* Too long to be kept: told by the settings themselves. */
+    memset(text, 'x', sizeof(text));
+    text[sizeof(text) - 1] = '\0';
+    assert_int_equal(
+        unit_child("VMMLANE_TRANSPORT", text, read_steps, output, 4096), 123);
+    assert_int_equal(unit_lines(output), 1);
+}
+
 /* Nothing is read, and nothing said, before somebody asks. */
 static int ask_nothing(void)
 {
@@ -183,7 +258,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults),   cmocka_unit_test(test_spellings),
         cmocka_unit_test(test_bad_values), cmocka_unit_test(test_callers),
-        cmocka_unit_test(test_lazy),
+        cmocka_unit_test(test_transport),  cmocka_unit_test(test_lazy),
     };
 
     for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++)

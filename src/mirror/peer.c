@@ -42,7 +42,7 @@ size_t vmml_peer_signs(const struct vmml_peer *peer,
              * POLLHUP alone, a pidfd by POLLIN, a pipe by POLLHUP. */
             signs[count++] = (struct pollfd){
                 .fd = fds[i],
-                .events = fds[i] == peer->pidfd ? POLLIN : 0,
+                .events = i == 0 ? POLLIN : 0,
             };
     return count;
 }
@@ -84,6 +84,21 @@ bool vmml_peer_is_same(struct vmml_peer *peer)
     return same;
 }
 
+bool vmml_peer_bury(struct vmml_peer *peer)
+{
+    if (peer->buried)
+        return true;
+    if (pthread_mutex_trylock(&peer->asking) != 0)
+        return false;
+    peer->buried = true;
+    vmml_fd_close(atomic_exchange(&peer->socket, -1));
+    pthread_mutex_unlock(&peer->asking);
+    vmml_fd_close(atomic_exchange(&peer->pidfd, -1));
+    vmml_fd_close(atomic_exchange(&peer->life_fd, -1));
+    vmml_ledger_blank(peer->reader);
+    return true;
+}
+
 struct vmml_peer *vmml_peer_first(void)
 {
     return atomic_load(&peers);
@@ -114,7 +129,10 @@ static int ask(struct vmml_peer *peer, uint32_t what, uint32_t slot,
     int fd;
 
     pthread_mutex_lock(&peer->asking);
-    fd = peer->patience > 0 ? connect_socket(peer) : -ETIMEDOUT;
+    if (atomic_load(&peer->dead))
+        fd = -ESRCH;
+    else
+        fd = peer->patience > 0 ? connect_socket(peer) : -ETIMEDOUT;
     if (fd >= 0)
         fd = vmml_client_get(peer->socket, peer->nonce, what, slot, serial,
                              &peer->patience);
@@ -304,7 +322,8 @@ static struct vmml_peer *make_peer(const struct vmml_handle *handle)
     memcpy(peer->nonce, handle->nonce, VMML_NONCE_SIZE);
     peer->pid = handle->pid;
     peer->patience = patience_left(handle->nonce);
-    peer->pidfd = peer->life_fd = -1;
+    atomic_init(&peer->pidfd, -1);
+    atomic_init(&peer->life_fd, -1);
     atomic_init(&peer->socket, -1);
     if (!try_steps(peer, handle)) {
         if (peer->patience == 0)
@@ -354,7 +373,8 @@ void vmml_peer_fork_child(void)
         vmml_fd_close(peer->pidfd);
         vmml_fd_close(peer->socket);
         vmml_fd_close(peer->life_fd);
-        peer->pidfd = peer->life_fd = -1;
+        atomic_store(&peer->pidfd, -1);
+        atomic_store(&peer->life_fd, -1);
         atomic_store(&peer->socket, -1);
     }
     pthread_mutex_init(&lock, NULL);

@@ -19,15 +19,16 @@
 
 struct vmml_peer {
     uint8_t nonce[VMML_NONCE_SIZE];
-    uint32_t pid;  /* in its own PID namespace */
-    int pidfd;     /* -1: it cannot be had, or is not wanted */
-    int ledger_fd; /* its number in the peer */
+    uint32_t pid;     /* in its own PID namespace */
+    atomic_int pidfd; /* -1: it cannot be had, or is not wanted */
+    int ledger_fd;    /* its number in the peer */
     dev_t ledger_dev;
     ino_t ledger_ino;
-    atomic_int socket; /* to the exporter; negative: not connected */
-    int life_fd;       /* hangs up at its end or exec; -1: it cannot be had */
+    atomic_int socket;  /* to the exporter; negative: not connected */
+    atomic_int life_fd; /* hangs up at its end or exec; -1: it cannot be had */
     struct vmml_ledger_reader *reader;
     atomic_bool dead;
+    bool buried;            /* the watcher's */
     pthread_mutex_t asking; /* one question at a time on `socket` */
     unsigned patience;      /* transport/client.h; with `asking` */
     struct vmml_peer *next;
@@ -58,6 +59,13 @@ bool vmml_peer_ended(struct vmml_peer *peer);
  */
 bool vmml_peer_is_same(struct vmml_peer *peer);
 
+/*
+ * Of a dead peer: close its descriptors and give its ledger's memory back. The
+ * watcher's. Another thread that still uses a number of them finds the peer
+ * dead when it looks afterwards. False: not yet, it is being asked something.
+ */
+bool vmml_peer_bury(struct vmml_peer *peer);
+
 /* What to poll(2) for its end: fills up to VMML_PEER_SIGNS entries, returns
  * how many. */
 #define VMML_PEER_SIGNS 3
@@ -66,7 +74,8 @@ size_t vmml_peer_signs(const struct vmml_peer *peer,
 
 /*
  * A copy of a published chunk's descriptor, close-on-exec; the caller closes
- * it, and believes it only if the publication is live afterwards.
+ * it, and believes it only if the publication is live and the peer not dead
+ * afterwards.
  * Returns -errno: EBADF, ENOENT it has no such descriptor, ESRCH, EPIPE it
  * ended, EPERM not allowed by any step.
  */

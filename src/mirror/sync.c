@@ -286,9 +286,11 @@ static bool import_chunk(const struct vmml_real *real,
     CUresult result;
 
     /* The number may belong to another file by now: only an entry that is
-     * still live says that it did not. */
-    *dead =
-        !vmml_ledger_is_live(mirror->peer->reader, chunk->slot, chunk->serial);
+     * still live says that it did not, and the peer's own descriptors are used
+     * again after it died. */
+    *dead = !vmml_ledger_is_live(mirror->peer->reader, chunk->slot,
+                                 chunk->serial) ||
+            atomic_load(&mirror->peer->dead);
     if (fd < 0 || *dead) {
         vmml_fd_close(fd);
         if (!*dead)

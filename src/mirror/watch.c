@@ -82,16 +82,22 @@ static void wait_for_news(bool holds)
     free(set);
 }
 
-static void notice_deaths(void)
+/* Returns whether there is a dead one that must be looked at again. */
+static bool notice_deaths(void)
 {
     struct vmml_peer *peer;
+    bool again = false;
 
-    for (peer = vmml_peer_first(); peer != NULL; peer = peer->next)
+    for (peer = vmml_peer_first(); peer != NULL; peer = peer->next) {
         if (!atomic_load(&peer->dead) && vmml_peer_ended(peer))
             vmml_info("process %u has ended: its memory is given back",
                       peer->pid);
-        else if (!atomic_load(&peer->dead) && peer->life_fd < 0)
+        else if (!atomic_load(&peer->dead) && atomic_load(&peer->life_fd) < 0)
             (void)vmml_peer_is_same(peer);
+        if (atomic_load(&peer->dead))
+            again |= !vmml_peer_bury(peer);
+    }
+    return again;
 }
 
 static void *watch(void *arg)
@@ -102,8 +108,8 @@ static void *watch(void *arg)
     for (;;) {
         wait_for_news(holds);
         pthread_mutex_lock(&working);
-        notice_deaths();
-        holds = vmml_mirror_refresh();
+        holds = notice_deaths();
+        holds |= vmml_mirror_refresh();
         pthread_mutex_unlock(&working);
     }
     return NULL;

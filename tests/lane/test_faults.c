@@ -10,6 +10,7 @@
 #include "harness.h"
 
 #include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -410,6 +411,50 @@ static void exec_is_noticed(void)
     CHECK(lane_wait(holds_nothing, NULL));
 }
 
+struct child {
+    pid_t pid;
+    int to[2], from[2];
+};
+
+static void start_child(struct child *child)
+{
+    CHECK(pipe(child->to) == 0 && pipe(child->from) == 0);
+    child->pid = fork();
+    if (child->pid == 0)
+        export_and_exec(child->from[1], child->to[0]);
+}
+
+static bool is_closed(void *arg)
+{
+    const struct vmml_peer *peer = arg;
+
+    return atomic_load(&peer->pidfd) < 0 && atomic_load(&peer->life_fd) < 0;
+}
+
+/* Exporters come and go: nothing of them stays open. */
+static void dead_exporters_cost_no_descriptor(void)
+{
+    struct child children[3];
+    unsigned fds = 0;
+    int i;
+
+    for (i = 0; i < 3; i++)
+        start_child(&children[i]);
+    two_devices();
+    for (i = 0; i < 3; i++) {
+        CHECK(read(children[i].from[0], key, sizeof(key)) == sizeof(key));
+        open_mirror();
+        CHECK_CU(cuStreamDestroy_v2(stream));
+        kill(children[i].pid, SIGKILL);
+        CHECK(waitpid(children[i].pid, NULL, 0) == children[i].pid);
+        CHECK(lane_wait(is_closed, vmml_peer_find(lane_handle(key).nonce)));
+        CHECK(lane_wait(holds_nothing, NULL));
+        if (i == 0)
+            fds = lane_fd_count();
+        CHECK_EQUAL(lane_fd_count(), fds);
+    }
+}
+
 int main(int argc, char **argv)
 {
     static const struct lane_test tests[] = {
@@ -422,6 +467,7 @@ int main(int argc, char **argv)
         LANE_PAIR(element_on_another_device),
         LANE_PAIR(exec_is_an_end),
         LANE_PAIR(exec_is_noticed),
+        LANE_PAIR(dead_exporters_cost_no_descriptor),
     };
 
     if (getenv(IMPOSTOR) != NULL)

@@ -1,7 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 #include "base/driver.h"
 
+#include <stdatomic.h>
 #include <stddef.h>
+
+#include "base/log.h"
+
+/* Handles that could not be released; 0: none. */
+static _Atomic(CUmemGenericAllocationHandle) unreleased[16];
+static atomic_uint unreleased_count;
+
+#define UNRELEASED (sizeof(unreleased) / sizeof(unreleased[0]))
 
 void vmml_relax(const struct vmml_real *real, struct vmml_relaxed *relaxed)
 {
@@ -18,6 +27,60 @@ void vmml_relax_end(const struct vmml_real *real,
 
     if (relaxed->exchanged)
         real->cuThreadExchangeStreamCaptureMode(&mode);
+}
+
+static void keep_unreleased(CUmemGenericAllocationHandle handle, CUresult result)
+{
+    CUmemGenericAllocationHandle none;
+    size_t i;
+
+    vmml_warn_once("cuMemRelease failed (%d): tried again later", (int)result);
+    for (i = 0; i < UNRELEASED; i++) {
+        none = 0;
+        if (atomic_compare_exchange_strong(&unreleased[i], &none, handle)) {
+            atomic_fetch_add(&unreleased_count, 1);
+            return;
+        }
+    }
+}
+
+static void release(const struct vmml_real *real,
+                    CUmemGenericAllocationHandle handle)
+{
+    CUresult result = real->cuMemRelease(handle);
+
+    /* One that the driver does not know may be another's later. */
+    if (result == CUDA_SUCCESS || result == CUDA_ERROR_DEINITIALIZED ||
+        result == CUDA_ERROR_INVALID_VALUE ||
+        result == CUDA_ERROR_INVALID_HANDLE)
+        return;
+    keep_unreleased(handle, result);
+}
+
+void vmml_release(const struct vmml_real *real,
+                  CUmemGenericAllocationHandle handle)
+{
+    size_t i;
+
+    for (i = 0; i < UNRELEASED && atomic_load(&unreleased_count) != 0; i++) {
+        CUmemGenericAllocationHandle old = atomic_exchange(&unreleased[i], 0);
+
+        if (old == 0)
+            continue;
+        atomic_fetch_sub(&unreleased_count, 1);
+        release(real, old);
+    }
+    release(real, handle);
+}
+
+void vmml_pop_context(const struct vmml_real *real)
+{
+    CUcontext popped;
+
+    /* Once more: the application would go on in a context of ours. */
+    if (real->cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS &&
+        real->cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS)
+        vmml_warn_once("cuCtxPopCurrent failed");
 }
 
 unsigned long long vmml_buffer_id(const struct vmml_real *real, CUdeviceptr ptr)

@@ -23,6 +23,16 @@ void vmml_relax(const struct vmml_real *real, struct vmml_relaxed *relaxed);
 void vmml_relax_end(const struct vmml_real *real,
                     const struct vmml_relaxed *relaxed);
 
+/*
+ * Release a handle that the shim took. One that the driver does not release is
+ * kept, and tried again with the next: it would hold its memory for ever.
+ */
+void vmml_release(const struct vmml_real *real,
+                  CUmemGenericAllocationHandle handle);
+
+/* Make the context current that was so before the last push. */
+void vmml_pop_context(const struct vmml_real *real);
+
 /* One pointer attribute of the type of *value. */
 #define vmml_attribute(real, value, attribute, ptr)                            \
     ((real)->cuPointerGetAttribute(value, attribute, ptr))

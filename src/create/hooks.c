@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#include "base/driver.h"
 #include "base/log.h"
 #include "create/create.h"
 #include "create/origins.h"
@@ -29,9 +30,7 @@ static bool upgrade(const struct vmml_real *real,
         return false;
     }
     if (vmml_origins_set(made, VMML_HANDLE_UPGRADED) != 0) {
-        rc = real->cuMemRelease(made);
-        if (rc != CUDA_SUCCESS)
-            vmml_error("cuMemRelease failed: error %d", (int)rc);
+        vmml_release(real, made);
         return false;
     }
     *handle = made;
@@ -158,7 +157,6 @@ bool vmml_create_is_upgraded_at(CUdeviceptr ptr)
     const struct vmml_real *real = vmml_real();
     CUmemGenericAllocationHandle handle;
     bool upgraded;
-    CUresult rc;
 
     if (vmml_origins_upgraded() == 0 || real == NULL ||
         real->cuMemRetainAllocationHandle == NULL || real->cuMemRelease == NULL)
@@ -167,10 +165,7 @@ bool vmml_create_is_upgraded_at(CUdeviceptr ptr)
         CUDA_SUCCESS)
         return false;
     upgraded = vmml_create_is_upgraded(handle);
-    rc = real->cuMemRelease(handle);
-    if (rc != CUDA_SUCCESS)
-        vmml_error("cuMemRelease of a retained handle failed: error %d",
-                   (int)rc);
+    vmml_release(real, handle);
     return upgraded;
 }
 

@@ -132,8 +132,7 @@ static enum vmml_reason export_chunk(const struct vmml_real *real,
         fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     if (result != CUDA_SUCCESS)
         reason = export_reason(real, handle, result);
-    if (real->cuMemRelease(handle) != CUDA_SUCCESS)
-        vmml_warn_once("cuMemRelease failed after an export");
+    vmml_release(real, handle);
     if (reason != VMML_REASON_NONE)
         return reason;
     *fd = vmml_fd_raise(*fd);

@@ -79,8 +79,7 @@ static bool look_at_handle(const struct vmml_real *real, CUdeviceptr ptr,
         memory->handle_types = prop.requestedHandleTypes;
         memory->fabric_works = fabric_works(real, handle, memory->handle_types);
     }
-    if (real->cuMemRelease(handle) != CUDA_SUCCESS)
-        vmml_warn_once("cuMemRelease failed after a retain");
+    vmml_release(real, handle);
     return is_device;
 }
 

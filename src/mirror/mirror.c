@@ -38,17 +38,39 @@ static size_t bucket_of(uint64_t base)
     return (size_t)((base * 0x9e3779b97f4a7c15ull) >> 32) % BUCKETS;
 }
 
+static bool is_of(const struct vmml_mirror *mirror,
+                  const struct vmml_handle *handle)
+{
+    return mirror->base == handle->base && mirror->size == handle->size &&
+           memcmp(mirror->peer->nonce, handle->nonce, VMML_NONCE_SIZE) == 0;
+}
+
 static struct vmml_mirror *find(const struct vmml_handle *handle, int device)
 {
     struct vmml_mirror *mirror = atomic_load_explicit(
         &buckets[bucket_of(handle->base)], memory_order_acquire);
 
     for (; mirror != NULL; mirror = mirror->next_in_bucket)
-        if (mirror->base == handle->base && mirror->size == handle->size &&
-            mirror->device == device &&
-            memcmp(mirror->peer->nonce, handle->nonce, VMML_NONCE_SIZE) == 0)
+        if (mirror->device == device && is_of(mirror, handle))
             return mirror;
     return NULL;
+}
+
+/* The mirror of a window on whichever device, where there is but one. */
+static struct vmml_mirror *find_only(const struct vmml_handle *handle)
+{
+    struct vmml_mirror *mirror = atomic_load_explicit(
+        &buckets[bucket_of(handle->base)], memory_order_acquire);
+    struct vmml_mirror *found = NULL;
+
+    for (; mirror != NULL; mirror = mirror->next_in_bucket) {
+        if (!is_of(mirror, handle))
+            continue;
+        if (found != NULL)
+            return NULL;
+        found = mirror;
+    }
+    return found;
 }
 
 /* A reservation that does not begin where the window begins in its exporter:
@@ -300,17 +322,20 @@ CUresult vmml_mirror_open(const struct vmml_handle *handle, CUdeviceptr *ptr)
     struct vmml_mirror *mirror;
     struct vmml_peer *peer;
     CUdevice device;
+    bool known;
 
-    if (real == NULL || is_tombstone(handle) ||
-        real->cuCtxGetDevice(&device) != CUDA_SUCCESS)
+    if (real == NULL || is_tombstone(handle))
         return CUDA_ERROR_INVALID_VALUE;
+    /* The unpack let this key through: UCX would remember a refusal here for
+     * every key of the exporter. */
+    known = real->cuCtxGetDevice(&device) == CUDA_SUCCESS;
     if (vmml_lane_is_own(handle->nonce) &&
-        vmml_lane_own_window(handle->base, handle->size) == device)
+        prepare_own(handle, known ? device : -1))
         return open_own(handle, ptr);
     peer = vmml_peer_attach(handle);
     if (peer == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    mirror = get(peer, handle, device);
+    mirror = known ? get(peer, handle, device) : find_only(handle);
     if (mirror == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     atomic_fetch_add(&mirror->opens, 1);

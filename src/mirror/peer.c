@@ -73,8 +73,11 @@ bool vmml_peer_is_same(struct vmml_peer *peer)
     /* Denied since: then its pipe tells of an exec. */
     if (fd < 0 && fd != -EBADF)
         return peer->life_fd >= 0 && !vmml_peer_ended(peer);
-    same = fd >= 0 && fstat(fd, &status) == 0 &&
-           status.st_dev == peer->ledger_dev &&
+    if (fd >= 0 && fstat(fd, &status) != 0) {
+        vmml_fd_close(fd);
+        return false; /* which says nothing of the exporter */
+    }
+    same = fd >= 0 && status.st_dev == peer->ledger_dev &&
            status.st_ino == peer->ledger_ino;
     vmml_fd_close(fd);
     if (!same && !atomic_exchange(&peer->dead, true))

@@ -323,8 +323,7 @@ static bool map_chunk(const struct vmml_real *real, struct vmml_mirror *mirror,
     result = real->cuMemMap(local_address(mirror, chunk->address), chunk->size,
                             0, handle, 0);
     /* The mapping keeps the memory (driver documentation, cuMemRelease). */
-    if (real->cuMemRelease(handle) != CUDA_SUCCESS)
-        vmml_warn_once("cuMemRelease failed after an import");
+    vmml_release(real, handle);
     if (result != CUDA_SUCCESS) {
         vmml_warn_once("cuMemMap of a mirror failed (%d): no fast lane",
                        (int)result);
@@ -463,7 +462,7 @@ static bool map_chunks(const struct vmml_real *real, struct vmml_mirror *mirror,
     merge(mirror, before);
     note_mean(mirror);
     if (mirror->mapped_count != 0 && !atomic_exchange(&mirror->holds, true))
-        vmml_watch_wake();
+        vmml_watch_start();
     return all;
 }
 

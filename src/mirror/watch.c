@@ -139,13 +139,18 @@ void vmml_watch_start(void)
     if (fd >= 0)
         fd = vmml_fd_raise(fd);
     atomic_store(&wake_fd, fd);
-    if (atexit(stop_at_exit) != 0)
-        vmml_debug("no handler for the exit");
     error = vmml_thread_start(watch);
-    if (error != 0)
+    if (error != 0) {
         vmml_warn_once("no watcher thread (error %d): memory that an exporter "
                        "gave back stays in use until the next transfer",
                        error);
+        atomic_store(&wake_fd, -1);
+        vmml_fd_close(fd);
+        atomic_flag_clear(&started);
+        return;
+    }
+    if (atexit(stop_at_exit) != 0)
+        vmml_debug("no handler for the exit");
 }
 
 void vmml_watch_wake(void)

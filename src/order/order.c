@@ -22,6 +22,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "base/driver.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "doors/real.h"
@@ -97,13 +98,6 @@ static void leave_relaxed(const struct vmml_real *real, struct scope *scope)
 {
     if (scope->exchanged)
         (void)real->cuThreadExchangeStreamCaptureMode(&scope->mode);
-}
-
-static void pop_context(const struct vmml_real *real)
-{
-    CUcontext popped;
-
-    (void)real->cuCtxPopCurrent_v2(&popped);
 }
 
 /* --- the table of slots --------------------------------------------------- */
@@ -283,13 +277,13 @@ static enum outcome record(const struct vmml_real *real, struct slot *slot,
     event = event_of(real, slot);
     if (event != NULL &&
         real->cuEventRecord(event, slot->handle) == CUDA_SUCCESS) {
-        pop_context(real);
+        vmml_pop_context(real);
         PUT(slot->recorded, posted);
         PUT(slot->recorded_fence, fences);
         return RECORDED;
     }
     *result = real->cuStreamSynchronize(slot->handle);
-    pop_context(real);
+    vmml_pop_context(real);
     PUT(slot->finished, posted);
     return OVER;
 }
@@ -338,7 +332,7 @@ static bool is_closed_and_idle(const struct vmml_real *real, struct slot *slot)
             PUT(slot->finished, GET(slot->posted));
         } else {
             (void)has_ended(real, slot);
-            pop_context(real);
+            vmml_pop_context(real);
         }
     }
     unpin(slot);
@@ -354,7 +348,7 @@ static void destroy_event(const struct vmml_real *real, struct slot *slot)
         real->cuCtxPushCurrent_v2(slot->context) != CUDA_SUCCESS)
         return;
     (void)real->cuEventDestroy_v2(event);
-    pop_context(real);
+    vmml_pop_context(real);
 }
 
 /* Of a closed slot, make a free one, if nothing of it is in use or running. */
@@ -579,7 +573,7 @@ static CUresult wait_for_event(const struct vmml_real *real, struct slot *slot)
     result = real->cuCtxPushCurrent_v2(slot->context);
     if (result == CUDA_SUCCESS) {
         result = real->cuEventSynchronize(GET(slot->event));
-        pop_context(real);
+        vmml_pop_context(real);
     }
     PUT(slot->finished, recorded);
     return result;

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "base/log.h"
+#include "base/driver.h"
 #include "create/create.h"
 
 uint64_t vmml_probe_buffer_id(const struct vmml_real *real, uint64_t address)
@@ -79,9 +79,7 @@ static enum vmml_probe_result get_properties(const struct vmml_real *real,
         traits->compression = prop.allocFlags.compressionType;
         traits->rdma = prop.allocFlags.gpuDirectRDMACapable;
     }
-    rc = real->cuMemRelease(handle);
-    if (rc != CUDA_SUCCESS)
-        vmml_debug("cuMemRelease of a retained handle failed: %d", (int)rc);
+    vmml_release(real, handle);
     return VMML_PROBE_CHUNK;
 }
 

@@ -29,7 +29,8 @@ void vmml_relax_end(const struct vmml_real *real,
         real->cuThreadExchangeStreamCaptureMode(&mode);
 }
 
-static void keep_unreleased(CUmemGenericAllocationHandle handle, CUresult result)
+static void keep_unreleased(CUmemGenericAllocationHandle handle,
+                            CUresult result)
 {
     CUmemGenericAllocationHandle none;
     size_t i;

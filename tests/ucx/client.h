@@ -48,6 +48,7 @@ struct options {
     int growth;       /* largest growth step, in chunks */
     int descriptors;  /* what a chunk costs its exporter */
     double timeout;   /* seconds that one wait may take */
+    const char *plan; /* of the sweep: a file */
     bool peer_errors; /* UCP_ERR_HANDLING_MODE_PEER */
     bool local_memh;  /* give UCX a handle for the local buffer */
     bool verbose;
@@ -167,8 +168,8 @@ enum command {
     CMD_FILL,     /* segment, offset, length, seed */
     CMD_CHECK,    /* segment, offset, length, seed -> wrong bytes, first wrong
                      offset */
-    CMD_REGISTER, /* segment, offset, length -> key id; payload: the packed key
-                   */
+    CMD_REGISTER, /* segment, offset, length -> key id, or NO_KEY; payload: the
+                     packed key */
     CMD_REPACK,   /* key id -> payload: the key packed again */
     CMD_DEREGISTER,   /* key id */
     CMD_UNMAP,        /* segment, first, count, unseen */
@@ -179,6 +180,8 @@ enum command {
     CMD_WATCH, /* data segment, offset, length, seed, flag segment, offset,
                   value
                   -> wrong bytes, first wrong offset */
+    CMD_SWEEP, /* payload: "arm RULE", "disarm" or "report" (tests/sweep)
+                  -> payload: the report's text */
     CMD_KILL,  /* the exporter kills itself with SIGKILL */
     CMD_STATE, /* -> free bytes, descriptors, mappings, soft and hard limit of
                   descriptors */
@@ -186,6 +189,9 @@ enum command {
 };
 
 enum { WIRE_ARGS = 8 };
+
+/* In a reply to CMD_REGISTER: the registration itself failed. */
+#define NO_KEY UINT64_MAX
 
 struct wire_header {
     uint32_t command;
@@ -414,6 +420,10 @@ void scenario_late_context(void);
 void scenario_sleep_wake(void);
 void scenario_killed_in_flight(void);
 void scenario_many_chunks(void);
+void scenario_sweep(void);
+
+/* scenarios_sweep.c: obeys a payload of CMD_SWEEP; the text is the caller's. */
+char *sweep_obey(const char *payload);
 
 /* memquery.c: what the cuda_copy memory domain answers for parts of a segment.
  */

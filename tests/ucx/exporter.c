@@ -23,8 +23,20 @@ static struct segment *segment_of(uint64_t id)
     return &segments[id];
 }
 
-static struct segment *new_segment(void)
+/* A number that was freed is used again. */
+static uint64_t free_segment(void)
 {
+    uint64_t id = 0;
+
+    while (id < segment_count && segments[id].chunks != NULL)
+        id++;
+    return id;
+}
+
+static struct segment *new_segment(uint64_t id)
+{
+    if (id < segment_count)
+        return &segments[id];
     if (segment_count == MAX_SEGMENTS)
         die(EXIT_USAGE, "too many segments");
     return &segments[segment_count++];
@@ -85,15 +97,18 @@ static void *pack(struct wire_header *h, ucp_mem_h memh)
 
 static void *make_key(struct wire_header *h)
 {
-    uint64_t id = key_count;
+    uint64_t id = 0;
 
-    if (key_count == MAX_KEYS)
+    while (id < key_count && keys[id] != NULL)
+        id++;
+    if (id == MAX_KEYS)
         die(EXIT_USAGE, "too many keys");
     h->status = memory_register(address_of(h), h->args[2], &keys[id]);
+    h->args[0] = h->status == UCS_OK ? id : NO_KEY;
     if (h->status != UCS_OK)
         return NULL;
-    key_count++;
-    h->args[0] = id;
+    if (id == key_count)
+        key_count++;
     return pack(h, keys[id]);
 }
 
@@ -162,8 +177,8 @@ static void *memory_command(struct wire_header *h, const char *payload)
 
     switch (h->command) {
     case CMD_ALLOC:
-        id = segment_count;
-        segment_create(new_segment(), payload, h->args[0]);
+        id = free_segment();
+        segment_create(new_segment(id), payload, h->args[0]);
         break;
     case CMD_FREE:
         segment_destroy(segment_of(id));
@@ -179,8 +194,8 @@ static void *memory_command(struct wire_header *h, const char *payload)
         break;
     case CMD_ALIAS:
         of = segment_of(id);
-        id = segment_count;
-        segment_alias(new_segment(), of, h->args[1]);
+        id = free_segment();
+        segment_alias(new_segment(id), of, h->args[1]);
         break;
     case CMD_ALIAS_INSIDE:
         segment_alias_inside(segment_of(id), h->args[1]);
@@ -194,6 +209,7 @@ static void *memory_command(struct wire_header *h, const char *payload)
 static void *obey(struct wire_header *h, const void *payload)
 {
     uint64_t first = 0;
+    char *copy;
 
     switch (h->command) {
     case CMD_ADDRESS:
@@ -219,6 +235,10 @@ static void *obey(struct wire_header *h, const void *payload)
     case CMD_STATE:
         tell_state(h);
         return NULL;
+    case CMD_SWEEP:
+        copy = sweep_obey(payload);
+        h->payload_length = strlen(copy);
+        return copy;
     case CMD_KILL:
         raise(SIGKILL);
         return NULL;

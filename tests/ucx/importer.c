@@ -222,6 +222,8 @@ void key_deregister(struct key *key)
 {
     struct wire_header h = {.args = {key->id}};
 
+    if (key->id == NO_KEY)
+        return;
     command(CMD_DEREGISTER, &h, NULL, NULL);
 }
 

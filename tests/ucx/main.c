@@ -30,6 +30,7 @@ enum {
     OPT_GROWTH,
     OPT_DESCRIPTORS,
     OPT_TIMEOUT,
+    OPT_PLAN,
     OPT_PEER_ERRORS,
     OPT_LOCAL_MEMH,
     OPT_VERBOSE,
@@ -49,6 +50,7 @@ static const struct option options[] = {
     {"growth", required_argument, NULL, OPT_GROWTH},
     {"descriptors", required_argument, NULL, OPT_DESCRIPTORS},
     {"timeout", required_argument, NULL, OPT_TIMEOUT},
+    {"plan", required_argument, NULL, OPT_PLAN},
     {"peer-errors", no_argument, NULL, OPT_PEER_ERRORS},
     {"local-memh", no_argument, NULL, OPT_LOCAL_MEMH},
     {"verbose", no_argument, NULL, OPT_VERBOSE},
@@ -101,6 +103,9 @@ static void take(int option)
         break;
     case OPT_TIMEOUT:
         opt.timeout = atof(optarg);
+        break;
+    case OPT_PLAN:
+        opt.plan = optarg;
         break;
     case OPT_PEER_ERRORS:
         opt.peer_errors = true;

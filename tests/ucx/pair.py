@@ -29,6 +29,7 @@ WARNINGS = [
     "-Werror",
 ]
 TIMEOUT = 124
+SKIP = 77  # the client's EXIT_SKIP
 SIOCGIFADDR = 0x8915  # linux/sockios.h
 
 

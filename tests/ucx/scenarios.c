@@ -50,6 +50,7 @@ const struct scenario scenarios[] = {
     {"sleep-wake", scenario_sleep_wake, false},
     {"many-chunks", scenario_many_chunks, false},
     {"late-context", scenario_late_context, true},
+    {"sweep", scenario_sweep, false},
     {"mem-query", scenario_memory_query, false},
     {NULL, NULL, false},
 };

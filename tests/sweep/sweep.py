@@ -1,0 +1,484 @@
+#!/usr/bin/env python3
+"""The n-th-call sweep: each call that the shim makes fails once at its first,
+second, ... n-th use, in the exporter or in the importer, over the main ways to
+use the lane, on unmodified UCX and the simulated driver.
+
+First runs without a failure count the calls. Then each call of each process
+fails, one run each. After each: right bytes or a UCX error; nothing more held
+than before; and the next transfer in the same two processes is right and on
+the fast lane. Exits 1 if any run is not so, 77 if nothing could be run.
+"""
+
+import argparse
+import collections
+import concurrent.futures
+import dataclasses
+import itertools
+import os
+import random
+import re
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "ucx"))
+
+import pair  # noqa: E402
+
+ROUNDS = ["whole", "growth", "reback", "tensors", "upgrade"]
+# The rounds that a process can begin with.
+COLD_ROUNDS = ["whole", "upgrade"]
+SIDES = ["exporter", "importer"]
+# What a pair does before its first failure: all that it will go on to hold. The
+# last two use what it has for a denied pidfd_getfd and for a lost lane.
+WARM_UP = ["whole env -", "growth - -", "reback - -", "tensors - -",
+           "whole importer pidfd_getfd:2:1",
+           "whole exporter cuMemExportToShareableHandle:1:2"]
+BATCH = 24  # runs in one pair of processes
+WAIT = 20  # seconds that a client waits for its peer or a request
+
+# errno.h and cuda.h; 0 is the one that libc_calls.c and driver_calls.c give.
+MORE_ERRORS = {
+    "pidfd_getfd": [9, 24],  # EBADF, EMFILE
+    "pidfd_open": [1, 3, 38],  # EPERM, ESRCH, ENOSYS
+    "memfd_create": [38],
+    "fcntl64": [22],
+    "poll": [12],
+}
+MORE_RESULTS = [1, 4, 801, 999]  # INVALID_VALUE, DEINITIALIZED,
+#                                  NOT_SUPPORTED, UNKNOWN
+# A handle or a mapping that the driver says it does not know, or that went with
+# the driver, is nothing that could be given back later.
+FINAL = {("cuMemRelease", 1), ("cuMemRelease", 4), ("cuMemUnmap", 4),
+         ("cuMemAddressFree", 4), ("cuCtxPopCurrent_v2", 4)}
+
+# Calls of its callers that the shim hands on, and UCX survives the failure
+# of. The caller sees its own call fail: no fault of the shim's.
+HANDED_ON = {("upgrade", "exporter", "cuMemCreate")}
+
+# Imports of the shim that cannot fail, or give nothing that could be failed.
+CANNOT_FAIL = re.compile(
+    r"^(_ITM_|__|mem(cpy|move|set|mem|cmp|chr)$|str|fnmatch$|qsort$|free$|"
+    r"bsearch$|getpid$|gettid$|getuid$|geteuid$|getppid$|snprintf$|"
+    r"vsnprintf$|sscanf$|sched_yield$|sysconf$|secure_getenv$|getenv$|"
+    r"dl_iterate_phdr$|dlclose$|dlerror$|dlsym$|program_invocation|"
+    r"environ$|abort$|pthread_(attr_destroy|mutex_(un)?lock|"
+    r"cond_(broadcast|signal|destroy)|condattr_destroy|mutex_destroy|self|"
+    r"setname_np|equal|rwlock_|once|mutex_trylock)|"
+    r"sig(add|empty|fill|pending|ismember|timedwait)|freeaddrinfo$|"
+    r"inet_|hton|ntoh|stdout$|stderr$|raise$)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """One call that fails, and the round in which it does."""
+    round: str
+    side: str
+    call: str
+    n: int
+    error: int = 0
+    forever: bool = False
+    cold: bool = False  # from the start of the process
+
+    @property
+    def rule(self):
+        text = f"{self.call}:{self.n}:{self.error}"
+        if self.forever:
+            text += ":from"
+        if (self.round, self.side, self.call) in HANDED_ON:
+            text += ":pass"
+        return text
+
+    def __str__(self):
+        start = "first " if self.cold else ""
+        return f"{start}{self.round} {self.side} {self.rule}"
+
+
+@dataclasses.dataclass
+class Run:
+    """What a pair printed for one line of its plan."""
+    hindered: list = dataclasses.field(default_factory=list)
+    after: list = dataclasses.field(default_factory=list)
+    fired: dict = dataclasses.field(default_factory=dict)
+    calls: dict = dataclasses.field(default_factory=dict)
+    held: dict = dataclasses.field(default_factory=dict)
+    complete: bool = False
+
+
+# ---- one pair ----
+
+
+def parse_runs(log):
+    """The Run of each line of the plan, the last one perhaps incomplete."""
+    runs, phase = [], None
+    for line in log.splitlines():
+        words = line.split()
+        if line.startswith("result "):
+            results = pair.parse(line)[0]
+            if phase == "begin":
+                runs[-1].hindered += results
+            elif phase == "next":
+                runs[-1].after += results
+        if not line.startswith("sweep ") or len(words) < 2:
+            continue
+        if words[1] == "begin":
+            runs.append(Run())
+        if words[1] in ("begin", "next", "held"):
+            phase = words[1]
+        elif words[1] == "end":
+            runs[-1].complete = True
+        elif words[1] in SIDES:
+            parse_report(runs[-1], words[1], phase, words[2:])
+    return runs
+
+
+def parse_report(run, side, phase, words):
+    values = dict(word.split("=") for word in words if "=" in word)
+    if words[0].startswith("fired=") and phase == "begin":
+        run.fired[side] = int(values.pop("fired"))
+        run.calls[side] = {name: tuple(map(int, value.split("+")))
+                           for name, value in values.items()}
+    elif words[0] == "live" and phase == "held":
+        run.held[side] = {name: int(value) for name, value in values.items()}
+
+
+class Runner:
+    def __init__(self, options, version):
+        self.options = options
+        self.wheel = pair.Wheel(version)
+        self.client = pair.build_client(self.wheel, options.build)
+        self.numbers = itertools.count()
+        self.most = []  # lines of a plan
+
+    def run(self, lines, rule=None, side=None):
+        """Runs a plan in a new pair of processes."""
+        number = next(self.numbers)
+        # The last preload, see shim.c.
+        preload = f"{self.options.shim} {self.options.faults}"
+        sides = []
+        for name in SIDES:
+            environment = {
+                "VMMLANE_SWEEP_RULE": rule if name == side else "",
+                "VMMLANE_SIM_DOMAIN": f"sweep{os.getpid()}-{number}",
+                "VMMLANE_LOG": self.options.log,
+            }
+            sides.append(pair.Side(self.wheel, self.client, shim=preload,
+                                   environment=environment))
+        with tempfile.NamedTemporaryFile("w", suffix=".plan") as plan:
+            plan.write("\n".join(self.most + lines) + "\n")
+            plan.flush()
+            return pair.run_pair(
+                *sides, "sweep", "vmm:3x2M", driver=self.options.driver,
+                timeout=WAIT + 10 + 3 * len(lines),
+                arguments=("--plan", plan.name, "--timeout", str(WAIT)))
+
+
+def most_held(runs):
+    """The largest figures of some runs."""
+    return {side: {what: max(run.held[side][what] for run in runs)
+                   for what in runs[0].held[side]} for side in SIDES}
+
+
+# ---- what to fail ----
+
+
+def count(runner):
+    """Counts of calls, by (round, side, cold), and what is held at the end."""
+    counts = {}
+    outcome = runner.run([f"{name} env -" if i == 0 else f"{name} - -"
+                          for i, name in enumerate(ROUNDS)]
+                         + [f"{name} - -" for name in ROUNDS])
+    runs = parse_runs(outcome.logs[1])
+    if outcome.codes != (0, 0) or len(runs) != 2 * len(ROUNDS):
+        sys.exit(f"the run without a failure failed:\n{outcome.logs[0]}\n"
+                 f"{outcome.logs[1]}")
+    for name, run in zip(ROUNDS, runs[len(ROUNDS):]):
+        for side in SIDES:
+            counts[name, side, False] = run.calls[side]
+    for name in COLD_ROUNDS:
+        outcome = runner.run([f"{name} env -"])
+        run = parse_runs(outcome.logs[1])[0]
+        for side in SIDES:
+            counts[name, side, True] = run.calls[side]
+    outcome = runner.run(WARM_UP)
+    held = most_held(parse_runs(outcome.logs[1]))
+    runner.most = [f"most {side} {','.join(map(str, held[side].values()))}"
+                   for side in SIDES]
+    return counts, held
+
+
+def faults_of(counts, everything):
+    """Every call at every use; of a cold start, what is not in a warm one."""
+    for (name, side, cold), calls in sorted(counts.items()):
+        warm = counts.get((name, side, False), {})
+        for call, (own, passed) in sorted(calls.items()):
+            uses = own
+            if (name, side, call) in HANDED_ON:
+                uses += passed
+            if cold and call != "dlopen" and not everything and \
+                    sum(warm.get(call, (0, 0))) == own + passed:
+                continue
+            for n in range(1, uses + 1):
+                yield Fault(name, side, call, n, cold=cold)
+                if everything and not cold:
+                    yield Fault(name, side, call, n, forever=True)
+                    errors = MORE_RESULTS if call.startswith("cu") else \
+                        MORE_ERRORS.get(call, [])
+                    for error in errors:
+                        if (call, error) in FINAL:
+                            continue
+                        yield Fault(name, side, call, n, error=error)
+
+
+def unwrapped(shim):
+    """Imports of the shim that the sweep would overlook."""
+    source = (HERE / "libc_calls.c").read_text()
+    known = set(re.findall(r"CALL\([^,]+, (\w+),", source))
+    known |= set(re.findall(r'\{"(\w+)",', source))
+    text = pair.call(["nm", "-D", "--undefined-only", shim])
+    names = {line.split()[-1].split("@")[0] for line in text.splitlines()}
+    return sorted(name for name in names - known
+                  if not CANNOT_FAIL.match(name))
+
+
+# ---- what must hold ----
+
+
+HOLDS = "holds"
+
+
+def judge(run, baseline):
+    """Problems of one complete run, as texts."""
+    problems = []
+    for phase, results in (("", run.hindered), ("next ", run.after)):
+        for result in results:
+            what = f"{phase}{result.operation} {result.detail}"
+            if result.bytes == "BAD":
+                problems.append(f"{what}: WRONG BYTES")
+            elif phase and result.status != "OK":
+                problems.append(f"{what}: {result.status}")
+            elif phase and result.lane != "cuda_ipc":
+                problems.append(f"{what}: lane {result.lane}")
+    if not run.hindered or len(run.hindered) != len(run.after):
+        problems.append("a transfer is missing")
+    for side in SIDES:
+        for what, before in baseline.get(side, {}).items():
+            now = run.held.get(side, {}).get(what)
+            if now is None or now > before:
+                problems.append(f"{side} {HOLDS} {what}: {before} -> {now}")
+    return problems
+
+
+def classify(run):
+    if any(r.status != "OK" for r in run.hindered):
+        return "error"
+    if any(r.lane != "cuda_ipc" for r in run.hindered):
+        return "other lane"
+    return "lane"
+
+
+@dataclasses.dataclass
+class Judged:
+    fault: Fault
+    kind: str  # "lane", "other lane", "error", "not reached", "FAILED"
+    problems: list
+    logs: tuple = ()
+
+
+def is_leak(runner, fault):
+    """Does it hold more each time, or was something made once and kept?"""
+    line = f"{fault.round} {fault.side} {fault.rule}"
+    outcome = runner.run(WARM_UP + 3 * [line])
+    runs = [run for run in parse_runs(outcome.logs[1]) if run.complete]
+    if len(runs) != len(WARM_UP) + 3:
+        return True
+    second, third = runs[-2].held, runs[-1].held
+    return any(third[side][what] > second[side][what]
+               for side in SIDES for what in third[side])
+
+
+def judge_run(runner, fault, run, baseline, outcome):
+    problems = judge(run, baseline)
+    if problems and not fault.cold and \
+            all(f" {HOLDS} " in problem for problem in problems) and \
+            not is_leak(runner, fault):
+        problems = []
+    if problems:
+        return Judged(fault, "FAILED", problems, outcome.logs)
+    if run.fired.get(fault.side, 0) == 0:
+        return Judged(fault, "not reached", [])
+    return Judged(fault, classify(run), [])
+
+
+def ended(outcome):
+    return f"the processes ended with {outcome.codes}"
+
+
+def is_unlucky(outcome):
+    """The exporter's address was taken, which says nothing."""
+    return pair.SKIP in outcome.codes
+
+
+def run_cold(runner, fault, held):
+    outcome = runner.run([f"{fault.round} env -"], fault.rule, fault.side)
+    if is_unlucky(outcome):
+        return run_cold(runner, fault, held)
+    runs = parse_runs(outcome.logs[1])
+    if outcome.codes != (0, 0) or not runs or not runs[0].complete:
+        return [Judged(fault, "FAILED", [ended(outcome)], outcome.logs)]
+    return [judge_run(runner, fault, runs[0], held, outcome)]
+
+
+def run_batch(runner, faults, held):
+    """Warm runs, one after the other; after a bad one in a new pair, so that
+    none is blamed for what one before it did."""
+    judged = []
+    while faults:
+        lines = [f"{f.round} {f.side} {f.rule}" for f in faults]
+        outcome = runner.run(WARM_UP + lines)
+        runs = parse_runs(outcome.logs[1])
+        done = [run for run in runs if run.complete]
+        if len(done) < len(WARM_UP):
+            return judged + [Judged(faults[0], "FAILED",
+                                    ["warm-up: " + ended(outcome)],
+                                    outcome.logs)]
+        done = done[len(WARM_UP):]
+        bad = False
+        for fault, run in zip(faults, done):
+            judged.append(judge_run(runner, fault, run, held, outcome))
+            faults = faults[1:]
+            bad = judged[-1].kind == "FAILED"
+            if bad:
+                break
+        if bad or (faults and is_unlucky(outcome)):
+            continue
+        if outcome.codes != (0, 0):
+            what = ended(outcome)
+            if not faults:
+                faults = [judged.pop().fault]
+                what = "at the end: " + what
+            judged.append(Judged(faults[0], "FAILED", [what], outcome.logs))
+            faults = faults[1:]
+    return judged
+
+
+# ---- running and printing ----
+
+
+def show(judged, verbose):
+    if judged.kind == "FAILED":
+        print(f"FAIL {judged.fault}: {'; '.join(judged.problems)}", flush=True)
+        if verbose:
+            for side, log in zip(SIDES, judged.logs):
+                for line in log.splitlines()[-verbose:]:
+                    print(f"     {side}| {line}")
+    elif verbose:
+        print(f"ok   {judged.fault}: {judged.kind}", flush=True)
+
+
+def table(results):
+    """The outcomes of each call as Markdown."""
+    rows = collections.defaultdict(collections.Counter)
+    for version, judged in results:
+        rows[judged.fault.call, judged.fault.side][judged.kind] += 1
+    lines = ["| call | fails in | runs | right, fast lane | right, other lane "
+             "| UCX error | not as it must be |",
+             "|---|---|---|---|---|---|---|"]
+    for (call, side), kinds in sorted(rows.items()):
+        runs = sum(kinds.values()) - kinds["not reached"]
+        lines.append(f"| `{call}` | {side} | {runs} | {kinds['lane']} | "
+                     f"{kinds['other lane']} | {kinds['error']} | "
+                     f"{kinds['FAILED']} |")
+    return lines
+
+
+def totals(results):
+    kinds = collections.Counter(judged.kind for _, judged in results)
+    runs = sum(kinds.values()) - kinds["not reached"]
+    return (f"{runs} runs: {kinds['lane']} right over the lane, "
+            f"{kinds['other lane']} right over another lane, "
+            f"{kinds['error']} UCX errors, "
+            f"{kinds['FAILED']} not as they must be"
+            f" ({kinds['not reached']} calls were not made)")
+
+
+def parse_options():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ucx", nargs="+", default=None, metavar="VERSION")
+    parser.add_argument("--shim", required=True, help="libvmmlane.so")
+    parser.add_argument("--faults", required=True, help="libsweep-faults.so")
+    parser.add_argument("--driver", required=True, metavar="DIR",
+                        help="folder of the simulated libcuda.so.1")
+    parser.add_argument("--share", type=int, metavar="N",
+                        help="N runs of each version, chosen by --seed")
+    parser.add_argument("--seed", type=int, default=4)
+    parser.add_argument("--everything", action="store_true",
+                        help="also other errors, and calls that fail for ever")
+    parser.add_argument("--only", metavar="REGEX",
+                        help="faults whose description matches")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--log", default="warn", help="VMMLANE_LOG")
+    parser.add_argument("--verbose", type=int, default=0, metavar="LINES",
+                        help="print each run, and so many lines of a log")
+    parser.add_argument("--table", metavar="FILE",
+                        help="write the outcome of each call as Markdown")
+    parser.add_argument("--build", default=os.environ.get(
+        "VMMLANE_UCX_BUILD", str(pair.CACHE / "ucx-client")))
+    return parser.parse_args()
+
+
+def choose(options, faults):
+    if options.only:
+        faults = [f for f in faults if re.search(options.only, str(f))]
+    if options.share is not None and options.share < len(faults):
+        faults = random.Random(options.seed).sample(faults, options.share)
+    return faults
+
+
+def sweep_version(options, version):
+    runner = Runner(options, version)
+    counts, held = count(runner)
+    faults = choose(options, list(faults_of(counts, options.everything)))
+    warm = [f for f in faults if not f.cold]
+    print(f"UCX {version}: {len(warm)} runs in warm processes, "
+          f"{len(faults) - len(warm)} from the start of one", flush=True)
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        tasks = [pool.submit(run_batch, runner, warm[i:i + BATCH], held)
+                 for i in range(0, len(warm), BATCH)]
+        tasks += [pool.submit(run_cold, runner, f, held)
+                  for f in faults if f.cold]
+        for task in tasks:
+            for judged in task.result():
+                show(judged, options.verbose)
+                yield version, judged
+
+
+def main():
+    options = parse_options()
+    start = time.monotonic()
+    options.driver = Path(options.driver).resolve()
+    options.shim = Path(options.shim).resolve(strict=True)
+    options.faults = Path(options.faults).resolve(strict=True)
+    overlooked = unwrapped(options.shim)
+    if overlooked:
+        print("the sweep does not know these calls of the shim: "
+              + ", ".join(overlooked))
+        return 1
+    versions = options.ucx or pair.wheel_versions()[-1:]
+    try:
+        results = [result for version in versions
+                   for result in sweep_version(options, version)]
+    except pair.SetupError as error:
+        print(error)
+        return 77
+    if options.table:
+        Path(options.table).write_text("\n".join(table(results)) + "\n")
+    print(f"{totals(results)}, {time.monotonic() - start:.0f} s")
+    bad = any(judged.kind == "FAILED" for _, judged in results)
+    return 1 if bad or not results else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

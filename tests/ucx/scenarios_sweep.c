@@ -1,0 +1,323 @@
+/*
+ * The n-th-call sweep (tests/sweep): for each line of a plan one round with a
+ * call that fails, then one without, in the same two processes.
+ *
+ * A plan's line: ROUND SIDE RULE. SIDE is the process in which the rule of
+ * faults.h holds; "-" is no rule, "env" one that the process began with. Or:
+ * "most" SIDE FIGURES, the most that the process is to hold after a round.
+ */
+#include "client.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "../sweep/faults.h"
+
+__attribute__((weak)) void sweep_arm(const char *rule);
+__attribute__((weak)) void sweep_disarm(void);
+__attribute__((weak)) void sweep_report(char *text, size_t size);
+
+enum { REPORT_SIZE = 8192 };
+
+char *sweep_obey(const char *payload)
+{
+    char *text = calloc(1, REPORT_SIZE);
+
+    if (text == NULL)
+        die(EXIT_SETUP, "out of memory");
+    if (sweep_arm == NULL || sweep_report == NULL || sweep_disarm == NULL)
+        die(EXIT_SETUP, "the preload of the sweep is missing");
+    if (strncmp(payload, "arm ", 4) == 0)
+        sweep_arm(payload + 4);
+    else if (strcmp(payload, "disarm") == 0)
+        sweep_disarm();
+    sweep_report(text, REPORT_SIZE);
+    return text;
+}
+
+/* ---- rounds: each makes its memory and keys, and ends them ---- */
+
+#define SPEC "vmm:3x2M~16M"
+
+/* Always at one address: a mirror is kept for each window that there was. */
+static struct remote memory(const char *specification, uint64_t seed)
+{
+    static CUdeviceptr base;
+    struct remote remote = remote_alloc(specification, base);
+
+    base = remote.base;
+    remote_fill(&remote, remote.offset, remote.length, seed);
+    return remote;
+}
+
+static void get(const struct key *key, uint64_t seed, const char *detail)
+{
+    report_detail(key->remote, "get",
+                  key_get(key, key->offset, key->length, seed), detail);
+}
+
+static void get_and_put(const struct key *key, uint64_t seed,
+                        const char *detail)
+{
+    get(key, seed, detail);
+    report_detail(key->remote, "put",
+                  key_put(key, key->offset, key->length, new_seed()), detail);
+}
+
+static void end(struct key *key)
+{
+    key_destroy(key);
+    key_deregister(key);
+}
+
+static void round_whole(void)
+{
+    uint64_t seed = new_seed();
+    struct remote remote = memory(SPEC, seed);
+    struct key key = key_make_all(&remote);
+
+    get_and_put(&key, seed, "whole");
+    end(&key);
+    remote_free(&remote);
+}
+
+/* Memory that asks for no handle type. */
+static void round_upgrade(void)
+{
+    uint64_t seed = new_seed();
+    struct remote remote = memory("none:3x2M~16M", seed);
+    struct key key = key_make_all(&remote);
+
+    get_and_put(&key, seed, "upgraded");
+    end(&key);
+    remote_free(&remote);
+}
+
+static void round_growth(void)
+{
+    uint64_t seed = new_seed();
+    struct remote remote = memory(SPEC, seed);
+    struct key small = key_make_all(&remote);
+    struct key large;
+
+    get(&small, seed, "before");
+    remote_grow(&remote, 2, false);
+    remote_fill(&remote, remote.offset, remote.length, seed);
+    large = key_make_all(&remote);
+    get(&large, seed, "grown");
+    get_and_put(&small, seed, "old-key");
+    end(&small);
+    end(&large);
+    remote_free(&remote);
+}
+
+static void round_reback(void)
+{
+    uint64_t seed = new_seed();
+    struct remote remote = memory(SPEC, seed);
+    struct key old = key_make_all(&remote);
+    struct key key;
+
+    get(&old, seed, "before");
+    remote_unmap(&remote, 1, 1, false);
+    remote_map(&remote, 1, 1);
+    seed = new_seed();
+    remote_fill(&remote, remote.offset, remote.length, seed);
+    key = key_make_all(&remote);
+    get_and_put(&key, seed, "backed-anew");
+    end(&old);
+    end(&key);
+    remote_free(&remote);
+}
+
+/* Several registrations of one window, one ended before another is read. */
+static void round_tensors(void)
+{
+    uint64_t seed = new_seed();
+    struct remote remote = memory(SPEC, seed);
+    uint64_t third = remote.length / 3;
+    struct key a = key_make(&remote, remote.offset + 4096, third);
+    struct key b = key_make(&remote, remote.offset + third, third + 8192);
+
+    get(&a, seed, "a");
+    end(&a);
+    get(&b, seed, "b");
+    a = key_make(&remote, remote.offset + third / 2, 2 * third);
+    get(&a, seed, "a-again");
+    end(&b);
+    end(&a);
+    remote_free(&remote);
+}
+
+static const struct round {
+    const char *name;
+    void (*run)(void);
+} rounds[] = {
+    {"whole", round_whole},     {"upgrade", round_upgrade},
+    {"growth", round_growth},   {"reback", round_reback},
+    {"tensors", round_tensors},
+};
+
+static const struct round *round_named(const char *name)
+{
+    for (size_t i = 0; i < sizeof(rounds) / sizeof(rounds[0]); i++)
+        if (strcmp(rounds[i].name, name) == 0)
+            return &rounds[i];
+    die(EXIT_USAGE, "unknown round '%s'", name);
+}
+
+/* ---- what is held ---- */
+
+enum { FIGURES = 32 };
+
+/* "live NAME=N ..." of one side. */
+struct held {
+    size_t count;
+    long figures[FIGURES];
+};
+
+static char *ask(int role, const char *payload)
+{
+    struct wire_header h = {.payload_length = strlen(payload)};
+    void *reply = NULL;
+
+    if (role == 1)
+        return sweep_obey(payload);
+    command(CMD_SWEEP, &h, payload, &reply);
+    return reply;
+}
+
+static struct held held_by(int role)
+{
+    char *text = ask(role, "report");
+    const char *at = strstr(text, "\nlive ");
+    struct held held = {.count = 0};
+
+    while (at != NULL && (at = strchr(at, '=')) != NULL && held.count < FIGURES)
+        held.figures[held.count++] = atol(++at);
+    free(text);
+    return held;
+}
+
+static bool is_more(const struct held *now, const struct held *before)
+{
+    bool more = false;
+
+    for (size_t i = 0; i < now->count; i++)
+        more |= now->figures[i] > before->figures[i];
+    return more;
+}
+
+static void keep_larger(struct held *most, const struct held *now)
+{
+    most->count = now->count;
+    for (size_t i = 0; i < now->count; i++)
+        if (most->figures[i] < now->figures[i])
+            most->figures[i] = now->figures[i];
+}
+
+/* By the plan, or by what was seen. */
+static struct held most[2];
+
+/* What the two processes are to hold after a round: no more than after one of
+ * those before. The importer gives memory back when its watcher comes by, the
+ * exporter what is idle after 2 s; what stays shows in the report. */
+static void settle(void)
+{
+    const struct timespec pause = {.tv_nsec = 20000000};
+    struct held now[2];
+    bool settled = false;
+
+    for (int i = 0; i < 150 && !settled; i++) {
+        if (i > 0)
+            nanosleep(&pause, NULL);
+        now[0] = held_by(0);
+        now[1] = held_by(1);
+        settled = most[0].count != 0 ? !is_more(&now[0], &most[0]) &&
+                                           !is_more(&now[1], &most[1])
+                                     : i == 149;
+    }
+    keep_larger(&most[0], &now[0]);
+    keep_larger(&most[1], &now[1]);
+}
+
+/* ---- the plan ---- */
+
+static const char *const roles[] = {"exporter", "importer"};
+
+/* Has a side obey; prints what it reports. */
+static void side(int role, const char *payload, bool print)
+{
+    char *text = ask(role, payload);
+    char *line, *rest;
+
+    for (line = strtok_r(text, "\n", &rest); line != NULL && print;
+         line = strtok_r(NULL, "\n", &rest))
+        printf("sweep %s %s\n", roles[role], line);
+    fflush(stdout);
+    free(text);
+}
+
+static void arm(const char *where, const char *rule)
+{
+    char payload[600];
+
+    if (strcmp(where, "env") == 0)
+        return;
+    for (int i = 0; i < 2; i++) {
+        snprintf(payload, sizeof(payload), "arm %s",
+                 strcmp(where, roles[i]) == 0 ? rule : "");
+        side(i, payload, false);
+    }
+}
+
+/* Figures with commas between them, in the order of a report. */
+static void take_most(const char *where, const char *figures)
+{
+    struct held *held = &most[strcmp(where, roles[1]) == 0];
+    char *rest;
+
+    held->count = 0;
+    while (held->count < FIGURES) {
+        held->figures[held->count++] = strtol(figures, &rest, 10);
+        if (*rest != ',')
+            break;
+        figures = rest + 1;
+    }
+}
+
+static void run_line(const char *round, const char *where, const char *rule)
+{
+    printf("sweep begin %s %s %s\n", round, where, rule);
+    fflush(stdout);
+    arm(where, rule);
+    round_named(round)->run();
+    side(0, "disarm", true);
+    side(1, "disarm", true);
+    printf("sweep next\n");
+    round_named(round)->run();
+    settle();
+    printf("sweep held\n");
+    side(0, "report", true);
+    side(1, "report", true);
+    printf("sweep end\n");
+    fflush(stdout);
+}
+
+void scenario_sweep(void)
+{
+    FILE *plan = opt.plan != NULL ? fopen(opt.plan, "re") : NULL;
+    char round[32], where[32], rule[512];
+
+    if (plan == NULL)
+        die(EXIT_USAGE, "no plan of the sweep can be read");
+    while (fscanf(plan, "%31s %31s %511s", round, where, rule) == 3) {
+        if (strcmp(round, "most") == 0)
+            take_most(where, rule);
+        else
+            run_line(round, where, rule);
+    }
+    fclose(plan);
+}

@@ -118,13 +118,6 @@ void vmml_ledger_close(struct vmml_ledger_reader *reader)
     free(reader);
 }
 
-void vmml_ledger_blank(struct vmml_ledger_reader *reader)
-{
-    /* Where it fails the ledger's own pages stay, which do no harm. */
-    (void)mmap((void *)reader->map, VMML_LEDGER_FILE_SIZE, PROT_READ,
-               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-}
-
 uint32_t vmml_ledger_reader_pid(const struct vmml_ledger_reader *reader)
 {
     return reader->pid;

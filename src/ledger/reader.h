@@ -51,10 +51,6 @@ int vmml_ledger_open(int fd, const uint8_t nonce[VMML_NONCE_SIZE],
                      struct vmml_ledger_reader **reader);
 void vmml_ledger_close(struct vmml_ledger_reader *reader);
 
-/* Its exporter has ended: from now on it reads as empty, and its memory is
- * given back. Other threads may be reading it. */
-void vmml_ledger_blank(struct vmml_ledger_reader *reader);
-
 /* Pid, its namespace and start time from the (checked) header. */
 uint32_t vmml_ledger_reader_pid(const struct vmml_ledger_reader *reader);
 uint32_t vmml_ledger_reader_pid_ns(const struct vmml_ledger_reader *reader);

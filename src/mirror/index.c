@@ -39,7 +39,8 @@ static size_t first_above(const struct span *spans, size_t count,
 
 static struct vmml_mirror *find_once(uint64_t address)
 {
-    /* The count first: the array that is read after it is large enough. */
+    /* The count first: the array that is read after it is large enough. It
+     * may have shrunk since; what lies behind the end is old entries. */
     size_t count = atomic_load_explicit(&index_.count, memory_order_acquire);
     struct span *spans =
         atomic_load_explicit(&index_.spans, memory_order_acquire);
@@ -124,4 +125,21 @@ bool vmml_index_add(uint64_t from, uint64_t to, struct vmml_mirror *mirror)
     atomic_store(&index_.count, count + 1);
     atomic_fetch_add(&index_.sequence, 1);
     return true;
+}
+
+void vmml_index_remove(uint64_t from)
+{
+    size_t count = atomic_load(&index_.count);
+    struct span *spans = atomic_load(&index_.spans);
+    size_t i = first_above(spans, count, from);
+
+    if (i == count ||
+        atomic_load_explicit(&spans[i].from, memory_order_relaxed) != from)
+        return;
+    atomic_fetch_add(&index_.sequence, 1);
+    atomic_thread_fence(memory_order_seq_cst);
+    for (; i + 1 < count; i++)
+        copy_span(&spans[i], &spans[i + 1]);
+    atomic_store(&index_.count, count - 1);
+    atomic_fetch_add(&index_.sequence, 1);
 }

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "lane/exporter.h"
 #include "mirror/index.h"
+#include "mirror/use.h"
 
 /* uct_rkey_ptr's keys, and own windows that were opened. */
 struct held {
@@ -27,7 +28,7 @@ struct held {
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct vmml_mirror *) mirrors;
 
-/* By window: read without the lock, entries are never taken out. */
+/* By window: read without the lock, by users (mirror/use.h). */
 #define BUCKETS 4096
 static _Atomic(struct vmml_mirror *) buckets[BUCKETS];
 static struct held *held_keys;
@@ -42,6 +43,7 @@ static bool is_of(const struct vmml_mirror *mirror,
                   const struct vmml_handle *handle)
 {
     return mirror->base == handle->base && mirror->size == handle->size &&
+           !vmml_mirror_is_condemned(mirror) &&
            memcmp(mirror->peer->nonce, handle->nonce, VMML_NONCE_SIZE) == 0;
 }
 
@@ -50,7 +52,7 @@ static struct vmml_mirror *find(const struct vmml_handle *handle, int device)
     struct vmml_mirror *mirror = atomic_load_explicit(
         &buckets[bucket_of(handle->base)], memory_order_acquire);
 
-    for (; mirror != NULL; mirror = mirror->next_in_bucket)
+    for (; mirror != NULL; mirror = atomic_load(&mirror->next_in_bucket))
         if (mirror->device == device && is_of(mirror, handle))
             return mirror;
     return NULL;
@@ -63,7 +65,7 @@ static struct vmml_mirror *find_only(const struct vmml_handle *handle)
         &buckets[bucket_of(handle->base)], memory_order_acquire);
     struct vmml_mirror *found = NULL;
 
-    for (; mirror != NULL; mirror = mirror->next_in_bucket) {
+    for (; mirror != NULL; mirror = atomic_load(&mirror->next_in_bucket)) {
         if (!is_of(mirror, handle))
             continue;
         if (found != NULL)
@@ -121,6 +123,10 @@ static struct vmml_mirror *make(const struct vmml_real *real,
         free(mirror);
         return NULL;
     }
+    if (!vmml_peer_hold(peer)) {
+        free(mirror);
+        return NULL;
+    }
     mirror->peer = peer;
     mirror->base = handle->base;
     mirror->size = handle->size;
@@ -131,6 +137,7 @@ static struct vmml_mirror *make(const struct vmml_real *real,
                        "(cuMemAddressReserve gave %d): no fast lane to that "
                        "window. Remedy: smaller reservations",
                        (unsigned long)reserved, (int)result);
+        vmml_peer_drop(peer);
         free(mirror);
         return NULL;
     }
@@ -147,20 +154,58 @@ static bool enter(struct vmml_mirror *mirror)
                         mirror->address + mirror->size + VMML_MIRROR_GRANULE,
                         mirror))
         return false;
-    mirror->next = atomic_load(&mirrors);
+    atomic_store(&mirror->next, atomic_load(&mirrors));
     atomic_store(&mirrors, mirror);
-    mirror->next_in_bucket = atomic_load(bucket);
+    atomic_store(&mirror->next_in_bucket, atomic_load(bucket));
     atomic_store(bucket, mirror);
     return true;
 }
 
-static void discard(const struct vmml_real *real, struct vmml_mirror *mirror)
+/* A reader that is at a mirror goes on by its `next`. */
+static void take_out(struct vmml_mirror *mirror)
 {
-    if (real->cuMemAddressFree(mirror->address,
-                               mirror->size + VMML_MIRROR_GRANULE) !=
-        CUDA_SUCCESS)
-        vmml_warn_once("cuMemAddressFree of an unused mirror failed");
+    _Atomic(struct vmml_mirror *) *all = &mirrors;
+    _Atomic(struct vmml_mirror *) *bucket = &buckets[bucket_of(mirror->base)];
+
+    while (atomic_load(all) != mirror)
+        all = &atomic_load(all)->next;
+    atomic_store(all, atomic_load(&mirror->next));
+    while (atomic_load(bucket) != mirror)
+        bucket = &atomic_load(bucket)->next_in_bucket;
+    atomic_store(bucket, atomic_load(&mirror->next_in_bucket));
+}
+
+void vmml_mirror_unlink(struct vmml_mirror *mirror)
+{
+    pthread_mutex_lock(&table_lock);
+    vmml_index_remove(mirror->address);
+    take_out(mirror);
+    pthread_mutex_unlock(&table_lock);
+}
+
+void vmml_mirror_free(struct vmml_mirror *mirror)
+{
+    const struct vmml_real *real = vmml_real();
+    struct vmml_relaxed relaxed;
+    CUresult result;
+
+    vmml_relax(real, &relaxed);
+    result = real->cuMemAddressFree(mirror->address,
+                                    mirror->size + VMML_MIRROR_GRANULE);
+    vmml_relax_end(real, &relaxed);
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_DEINITIALIZED)
+        vmml_warn_once("cuMemAddressFree of an unused mirror failed (%d)",
+                       (int)result);
+    vmml_peer_drop(mirror->peer);
+    pthread_cond_destroy(&mirror->idle);
+    pthread_mutex_destroy(&mirror->lock);
+    free(mirror->mapped);
     free(mirror);
+}
+
+struct vmml_mirror *vmml_mirror_first(void)
+{
+    return atomic_load(&mirrors);
 }
 
 static struct vmml_mirror *get(struct vmml_peer *peer,
@@ -186,7 +231,7 @@ static struct vmml_mirror *get(struct vmml_peer *peer,
     }
     pthread_mutex_unlock(&table_lock);
     if (!entered) {
-        discard(real, made);
+        vmml_mirror_free(made);
         return mirror;
     }
     vmml_order_activate();
@@ -226,33 +271,58 @@ static bool is_window(const struct vmml_peer *peer,
     return status == 0 || status == -EAGAIN;
 }
 
+/* So often a mirror may be given back between its look-up and its use. */
+#define USE_TRIES 4
+
+static bool prepare_on(struct vmml_peer *peer, const struct vmml_handle *handle,
+                       int device)
+{
+    enum vmml_sync outcome = VMML_SYNC_GONE;
+    struct vmml_mirror *mirror;
+    int tries;
+
+    for (tries = 0; tries < USE_TRIES; tries++) {
+        mirror = find(handle, device);
+        if (mirror == NULL && is_window(peer, handle))
+            mirror = get(peer, handle, device);
+        if (mirror == NULL)
+            return false;
+        if (vmml_mirror_is_current(mirror))
+            return true;
+        outcome = vmml_mirror_sync(mirror);
+        if (outcome != VMML_SYNC_GONE || !vmml_mirror_is_condemned(mirror))
+            break;
+    }
+    if (outcome != VMML_SYNC_OK)
+        vmml_debug("key of process %u: not served: outcome %d", handle->pid,
+                   (int)outcome);
+    return outcome == VMML_SYNC_OK;
+}
+
+static bool prepare(const struct vmml_handle *handle, int device)
+{
+    struct vmml_peer *peer = vmml_peer_attach(handle);
+
+    if (peer == NULL || atomic_load(&peer->dead))
+        return false;
+    if (device < 0)
+        return !vmml_peer_ended(peer);
+    return prepare_on(peer, handle, device);
+}
+
 bool vmml_mirror_prepare(const struct vmml_handle *handle, int device)
 {
-    struct vmml_mirror *mirror;
-    struct vmml_peer *peer;
-    enum vmml_sync outcome;
+    bool served;
+    unsigned use;
 
     if (is_tombstone(handle))
         return false;
     if (vmml_lane_is_own(handle->nonce) && prepare_own(handle, device))
         return true;
-    peer = vmml_peer_attach(handle);
-    if (peer == NULL || atomic_load(&peer->dead))
-        return false;
-    if (device < 0)
-        return !vmml_peer_ended(peer);
-    mirror = find(handle, device);
-    if (mirror == NULL && is_window(peer, handle))
-        mirror = get(peer, handle, device);
-    if (mirror == NULL)
-        return false;
-    if (vmml_mirror_is_current(mirror))
-        return true;
-    outcome = vmml_mirror_sync(mirror);
-    if (outcome != VMML_SYNC_OK)
-        vmml_debug("key of process %u: not served: outcome %d", handle->pid,
-                   (int)outcome);
-    return outcome == VMML_SYNC_OK;
+    use = vmml_use_begin();
+    served = prepare(handle, device);
+    vmml_use_end(use);
+    return served;
 }
 
 static bool hold(uintptr_t key, struct vmml_mirror *mirror)
@@ -316,12 +386,63 @@ static CUresult open_own(const struct vmml_handle *handle, CUdeviceptr *ptr)
     return CUDA_SUCCESS;
 }
 
+/* False: it is being given back. */
+static bool count_open(struct vmml_mirror *mirror)
+{
+    unsigned opens = atomic_load(&mirror->opens);
+
+    while (opens != VMML_CONDEMNED &&
+           !atomic_compare_exchange_weak(&mirror->opens, &opens, opens + 1))
+        continue;
+    return opens != VMML_CONDEMNED;
+}
+
+/* A mirror whose count of opens was raised. Where the exporter has ended, an
+ * empty one. device: -1 where it is not known. */
+static CUresult open_mirror(const struct vmml_handle *handle, int device,
+                            struct vmml_mirror **mirror)
+{
+    struct vmml_peer *peer;
+    int tries;
+
+    for (tries = 0; tries < USE_TRIES; tries++) {
+        peer = vmml_peer_attach(handle);
+        if (peer == NULL)
+            peer = vmml_peer_lost(handle);
+        if (peer == NULL)
+            return CUDA_ERROR_INVALID_VALUE;
+        *mirror = device < 0 ? find_only(handle) : get(peer, handle, device);
+        if (*mirror != NULL && count_open(*mirror))
+            return CUDA_SUCCESS;
+    }
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult open_foreign(const struct vmml_handle *handle, int device,
+                             CUdeviceptr *ptr)
+{
+    struct vmml_mirror *mirror;
+    CUresult result = open_mirror(handle, device, &mirror);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    /* uct_md_mem_elem_pack opens on a device of its own choice, and a kernel
+     * reads what it gives: no copy that could be checked comes first. */
+    if (atomic_load(&vmml_mirrors_pinned) && !vmml_mirror_is_current(mirror))
+        vmml_mirror_sync(mirror);
+    vmml_debug("window 0x%lx of process %u is opened at 0x%lx",
+               (unsigned long)mirror->base, mirror->peer->pid,
+               (unsigned long)mirror->address);
+    *ptr = mirror->address;
+    return CUDA_SUCCESS;
+}
+
 CUresult vmml_mirror_open(const struct vmml_handle *handle, CUdeviceptr *ptr)
 {
     const struct vmml_real *real = vmml_real();
-    struct vmml_mirror *mirror;
-    struct vmml_peer *peer;
     CUdevice device;
+    CUresult result;
+    unsigned use;
     bool known;
 
     if (real == NULL || is_tombstone(handle))
@@ -332,46 +453,43 @@ CUresult vmml_mirror_open(const struct vmml_handle *handle, CUdeviceptr *ptr)
     if (vmml_lane_is_own(handle->nonce) &&
         prepare_own(handle, known ? device : -1))
         return open_own(handle, ptr);
-    peer = vmml_peer_attach(handle);
-    if (peer == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    mirror = known ? get(peer, handle, device) : find_only(handle);
-    if (mirror == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    atomic_fetch_add(&mirror->opens, 1);
-    /* uct_md_mem_elem_pack opens on a device of its own choice, and a kernel
-     * reads what it gives: no copy that could be checked comes first. */
-    if (atomic_load(&vmml_mirrors_pinned) && !vmml_mirror_is_current(mirror))
-        vmml_mirror_sync(mirror);
-    vmml_debug("window 0x%lx of process %u is opened at 0x%lx",
-               (unsigned long)mirror->base, peer->pid,
+    use = vmml_use_begin();
+    result = open_foreign(handle, known ? device : -1, ptr);
+    vmml_use_end(use);
+    return result;
+}
+
+static bool close_mirror(struct vmml_mirror *mirror, CUdeviceptr ptr)
+{
+    unsigned opens = atomic_load(&mirror->opens);
+
+    if (ptr != mirror->address)
+        return false;
+    while (opens > 0 && opens != VMML_CONDEMNED &&
+           !atomic_compare_exchange_weak(&mirror->opens, &opens, opens - 1))
+        continue;
+    if (opens == 0 || opens == VMML_CONDEMNED)
+        return false;
+    vmml_debug("window 0x%lx of process %u is closed at 0x%lx",
+               (unsigned long)mirror->base, mirror->peer->pid,
                (unsigned long)mirror->address);
-    *ptr = mirror->address;
-    return CUDA_SUCCESS;
+    if (opens == 1)
+        vmml_watch_wake();
+    return true;
 }
 
 bool vmml_mirror_close(CUdeviceptr ptr)
 {
+    unsigned use = vmml_use_begin();
     struct vmml_mirror *mirror = vmml_index_find(ptr);
     struct vmml_mirror *none;
-    unsigned opens;
+    bool closed = mirror != NULL && close_mirror(mirror, ptr);
 
-    if (mirror == NULL)
-        return unhold(ptr, true, false, &none) != 0;
-    if (ptr != mirror->address)
-        return false;
-    opens = atomic_load(&mirror->opens);
-    while (opens > 0 &&
-           !atomic_compare_exchange_weak(&mirror->opens, &opens, opens - 1))
-        continue;
-    if (opens > 0)
-        vmml_debug("window 0x%lx of process %u is closed at 0x%lx",
-                   (unsigned long)mirror->base, mirror->peer->pid,
-                   (unsigned long)mirror->address);
-    return opens > 0;
+    vmml_use_end(use);
+    return mirror != NULL ? closed : unhold(ptr, true, false, &none) != 0;
 }
 
-bool vmml_mirror_hand_out(CUdeviceptr ptr, uintptr_t rkey)
+static bool hand_out(CUdeviceptr ptr, uintptr_t rkey)
 {
     struct vmml_mirror *mirror = vmml_index_find(ptr);
 
@@ -382,6 +500,15 @@ bool vmml_mirror_hand_out(CUdeviceptr ptr, uintptr_t rkey)
         return true;
     atomic_fetch_sub(&mirror->pins, 1);
     return false;
+}
+
+bool vmml_mirror_hand_out(CUdeviceptr ptr, uintptr_t rkey)
+{
+    unsigned use = vmml_use_begin();
+    bool done = hand_out(ptr, rkey);
+
+    vmml_use_end(use);
+    return done;
 }
 
 void vmml_mirror_take_back(uintptr_t rkey)
@@ -395,14 +522,17 @@ void vmml_mirror_take_back(uintptr_t rkey)
 
 void vmml_mirror_pin_all(void)
 {
+    unsigned use = vmml_use_begin();
     struct vmml_mirror *mirror;
 
     if (!atomic_exchange(&vmml_mirrors_pinned, true))
         vmml_info("device-side elements are used: what is mapped now stays "
                   "mapped until the process ends");
-    for (mirror = atomic_load(&mirrors); mirror != NULL; mirror = mirror->next)
+    for (mirror = vmml_mirror_first(); mirror != NULL;
+         mirror = atomic_load(&mirror->next))
         if (!vmml_mirror_is_current(mirror))
             vmml_mirror_sync(mirror);
+    vmml_use_end(use);
 }
 
 /* Revoked chunks that no pin keeps any more. */
@@ -414,17 +544,19 @@ static bool has_loose_ends(const struct vmml_mirror *mirror)
 
 bool vmml_mirror_refresh(void)
 {
+    unsigned use = vmml_use_begin();
     struct vmml_mirror *mirror;
     bool holds = false;
 
-    for (mirror = atomic_load(&mirrors); mirror != NULL;
-         mirror = mirror->next) {
+    for (mirror = vmml_mirror_first(); mirror != NULL;
+         mirror = atomic_load(&mirror->next)) {
         if (!atomic_load(&mirror->holds))
             continue;
         if (!vmml_mirror_is_checked(mirror) || has_loose_ends(mirror))
             vmml_mirror_sync(mirror);
         holds |= atomic_load(&mirror->holds);
     }
+    vmml_use_end(use);
     return holds;
 }
 
@@ -443,6 +575,7 @@ void vmml_mirror_fork_unlock(void)
 void vmml_mirror_fork_child(void)
 {
     pthread_mutex_init(&table_lock, NULL);
+    vmml_use_fork_child();
     vmml_peer_fork_child();
     vmml_watch_fork_child();
 }

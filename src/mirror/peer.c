@@ -87,21 +87,6 @@ bool vmml_peer_is_same(struct vmml_peer *peer)
     return same;
 }
 
-bool vmml_peer_bury(struct vmml_peer *peer)
-{
-    if (peer->buried)
-        return true;
-    if (pthread_mutex_trylock(&peer->asking) != 0)
-        return false;
-    peer->buried = true;
-    vmml_fd_close(atomic_exchange(&peer->socket, -1));
-    pthread_mutex_unlock(&peer->asking);
-    vmml_fd_close(atomic_exchange(&peer->pidfd, -1));
-    vmml_fd_close(atomic_exchange(&peer->life_fd, -1));
-    vmml_ledger_blank(peer->reader);
-    return true;
-}
-
 struct vmml_peer *vmml_peer_first(void)
 {
     return atomic_load(&peers);
@@ -111,8 +96,9 @@ struct vmml_peer *vmml_peer_find(const uint8_t nonce[VMML_NONCE_SIZE])
 {
     struct vmml_peer *peer = atomic_load(&peers);
 
-    while (peer != NULL && memcmp(peer->nonce, nonce, VMML_NONCE_SIZE) != 0)
-        peer = peer->next;
+    while (peer != NULL && (memcmp(peer->nonce, nonce, VMML_NONCE_SIZE) != 0 ||
+                            atomic_load(&peer->mirrors) == VMML_CONDEMNED))
+        peer = atomic_load(&peer->next);
     return peer;
 }
 
@@ -253,11 +239,19 @@ static int attach_socket(struct vmml_peer *peer,
     return 0;
 }
 
-static void discard(struct vmml_peer *peer)
+void vmml_peer_strip(struct vmml_peer *peer)
 {
-    vmml_fd_close(peer->pidfd);
-    vmml_fd_close(peer->socket);
-    vmml_fd_close(peer->life_fd);
+    vmml_fd_close(atomic_exchange(&peer->pidfd, -1));
+    vmml_fd_close(atomic_exchange(&peer->socket, -1));
+    vmml_fd_close(atomic_exchange(&peer->life_fd, -1));
+    if (peer->reader != NULL)
+        vmml_ledger_close(peer->reader);
+    peer->reader = NULL;
+}
+
+void vmml_peer_free(struct vmml_peer *peer)
+{
+    vmml_peer_strip(peer);
     pthread_mutex_destroy(&peer->asking);
     free(peer);
 }
@@ -312,7 +306,7 @@ static void note_silent(const uint8_t nonce[VMML_NONCE_SIZE])
                VMML_NONCE_SIZE);
 }
 
-static struct vmml_peer *make_peer(const struct vmml_handle *handle)
+static struct vmml_peer *new_peer(const struct vmml_handle *handle)
 {
     struct vmml_peer *peer = calloc(1, sizeof(*peer));
 
@@ -324,17 +318,33 @@ static struct vmml_peer *make_peer(const struct vmml_handle *handle)
     }
     memcpy(peer->nonce, handle->nonce, VMML_NONCE_SIZE);
     peer->pid = handle->pid;
-    peer->patience = patience_left(handle->nonce);
     atomic_init(&peer->pidfd, -1);
     atomic_init(&peer->life_fd, -1);
     atomic_init(&peer->socket, -1);
+    return peer;
+}
+
+static struct vmml_peer *make_peer(const struct vmml_handle *handle)
+{
+    struct vmml_peer *peer = new_peer(handle);
+
+    if (peer == NULL)
+        return NULL;
+    peer->patience = patience_left(handle->nonce);
     if (!try_steps(peer, handle)) {
         if (peer->patience == 0)
             note_silent(peer->nonce);
-        discard(peer);
+        vmml_peer_free(peer);
         return NULL;
     }
     return peer;
+}
+
+/* With `lock`. */
+static void enter(struct vmml_peer *peer)
+{
+    atomic_store(&peer->next, atomic_load(&peers));
+    atomic_store(&peers, peer);
 }
 
 struct vmml_peer *vmml_peer_attach(const struct vmml_handle *handle)
@@ -348,14 +358,101 @@ struct vmml_peer *vmml_peer_attach(const struct vmml_handle *handle)
     if (peer == NULL) {
         peer = make_peer(handle);
         if (peer != NULL) {
-            peer->next = atomic_load(&peers);
-            atomic_store(&peers, peer);
+            enter(peer);
             vmml_info("attached to the ledger of process %u by %s", peer->pid,
                       peer->pidfd >= 0 ? "pidfd_getfd" : "its socket");
         }
     }
     pthread_mutex_unlock(&lock);
     return peer;
+}
+
+/* Exporters that were attached to and have been freed since, the last ones:
+ * UCX may still open a key of theirs. With `lock`. */
+static struct {
+    uint8_t nonce[4096][VMML_NONCE_SIZE];
+    size_t count;
+} freed;
+
+#define FREED_MAX (sizeof(freed.nonce) / sizeof(freed.nonce[0]))
+
+static bool was_freed(const uint8_t nonce[VMML_NONCE_SIZE])
+{
+    size_t i;
+
+    for (i = 0; i < freed.count && i < FREED_MAX; i++)
+        if (memcmp(freed.nonce[i], nonce, VMML_NONCE_SIZE) == 0)
+            return true;
+    return false;
+}
+
+static void note_freed(const uint8_t nonce[VMML_NONCE_SIZE])
+{
+    if (!was_freed(nonce))
+        memcpy(freed.nonce[freed.count++ % FREED_MAX], nonce, VMML_NONCE_SIZE);
+}
+
+struct vmml_peer *vmml_peer_lost(const struct vmml_handle *handle)
+{
+    struct vmml_peer *peer = NULL;
+
+    pthread_mutex_lock(&lock);
+    if (was_freed(handle->nonce))
+        peer = new_peer(handle);
+    if (peer != NULL) {
+        atomic_store(&peer->dead, true);
+        peer->stripped = true;
+        enter(peer);
+    }
+    pthread_mutex_unlock(&lock);
+    return peer;
+}
+
+bool vmml_peer_hold(struct vmml_peer *peer)
+{
+    unsigned count = atomic_load(&peer->mirrors);
+
+    while (count != VMML_CONDEMNED &&
+           !atomic_compare_exchange_weak(&peer->mirrors, &count, count + 1))
+        continue;
+    return count != VMML_CONDEMNED;
+}
+
+void vmml_peer_drop(struct vmml_peer *peer)
+{
+    atomic_fetch_sub(&peer->mirrors, 1);
+}
+
+/* A reader that is at it goes on by its `next`. */
+static void take_out(struct vmml_peer *peer)
+{
+    struct vmml_peer *at = atomic_load(&peers);
+
+    if (at == peer) {
+        atomic_store(&peers, atomic_load(&peer->next));
+        return;
+    }
+    while (atomic_load(&at->next) != peer)
+        at = atomic_load(&at->next);
+    atomic_store(&at->next, atomic_load(&peer->next));
+}
+
+bool vmml_peer_unlink(struct vmml_peer *peer)
+{
+    unsigned none = 0;
+    bool done;
+
+    /* Who attaches may hold it for long. */
+    if (pthread_mutex_trylock(&lock) != 0)
+        return false;
+    done =
+        atomic_compare_exchange_strong(&peer->mirrors, &none, VMML_CONDEMNED);
+    if (done) {
+        note_freed(peer->nonce);
+        take_out(peer);
+    }
+    pthread_mutex_unlock(&lock);
+    return done;
 }
 
 void vmml_peer_fork_lock(void)
@@ -372,7 +469,8 @@ void vmml_peer_fork_child(void)
 {
     struct vmml_peer *peer;
 
-    for (peer = vmml_peer_first(); peer != NULL; peer = peer->next) {
+    for (peer = vmml_peer_first(); peer != NULL;
+         peer = atomic_load(&peer->next)) {
         vmml_fd_close(peer->pidfd);
         vmml_fd_close(peer->socket);
         vmml_fd_close(peer->life_fd);

@@ -17,6 +17,9 @@
 #include "lane/handle.h"
 #include "ledger/reader.h"
 
+/* In a count of references: none is given out any more. */
+#define VMML_CONDEMNED UINT32_MAX
+
 struct vmml_peer {
     uint8_t nonce[VMML_NONCE_SIZE];
     uint32_t pid;     /* in its own PID namespace */
@@ -28,20 +31,45 @@ struct vmml_peer {
     atomic_int life_fd; /* hangs up at its end or exec; -1: it cannot be had */
     struct vmml_ledger_reader *reader;
     atomic_bool dead;
-    bool buried;            /* the watcher's */
     pthread_mutex_t asking; /* one question at a time on `socket` */
     unsigned patience;      /* transport/client.h; with `asking` */
-    struct vmml_peer *next;
+    atomic_uint mirrors;    /* that refer to it, or VMML_CONDEMNED */
+    _Atomic(struct vmml_peer *) next;
+
+    /* Of the thread that gives back. */
+    bool stripped;
+    struct vmml_peer *next_condemned;
 };
 
 /*
- * The peer of a handle: found again by its nonce, or attached to. Peers are
- * never freed, so the pointer stays good.
+ * The peer of a handle: found again by its nonce, or attached to. The pointer
+ * stays good as long as the caller is a user (mirror/use.h), or a mirror holds
+ * it (vmml_peer_hold()).
  *
  * Returns NULL when it cannot be reached; the cause is logged once each, with
  * its remedy. Takes the peer lock, makes system calls, no driver call.
  */
 struct vmml_peer *vmml_peer_attach(const struct vmml_handle *handle);
+
+/*
+ * The peer of a handle that was attached to before, has ended and may have been
+ * freed since: a dead one is made. NULL for one that never was attached to.
+ */
+struct vmml_peer *vmml_peer_lost(const struct vmml_handle *handle);
+
+/* A mirror refers to it. False: it is about to be freed. */
+bool vmml_peer_hold(struct vmml_peer *peer);
+void vmml_peer_drop(struct vmml_peer *peer);
+
+/* A dead peer that nobody looks at any more: its descriptors are closed and
+ * its ledger is unmapped. */
+void vmml_peer_strip(struct vmml_peer *peer);
+
+/* A peer that is dead and that no mirror holds leaves the list. Returns false
+ * when a mirror does, and while another thread attaches. Waits for nobody. */
+bool vmml_peer_unlink(struct vmml_peer *peer);
+/* Nobody looks at it any more. */
+void vmml_peer_free(struct vmml_peer *peer);
 
 /* The peer with this nonce, if it was attached to before. */
 struct vmml_peer *vmml_peer_find(const uint8_t nonce[VMML_NONCE_SIZE]);
@@ -58,13 +86,6 @@ bool vmml_peer_ended(struct vmml_peer *peer);
  * where that cannot be told now. Without a pidfd, what its socket tells.
  */
 bool vmml_peer_is_same(struct vmml_peer *peer);
-
-/*
- * Of a dead peer: close its descriptors and give its ledger's memory back. The
- * watcher's. Another thread that still uses a number of them finds the peer
- * dead when it looks afterwards. False: not yet, it is being asked something.
- */
-bool vmml_peer_bury(struct vmml_peer *peer);
 
 /* What to poll(2) for its end: fills up to VMML_PEER_SIGNS entries, returns
  * how many. */

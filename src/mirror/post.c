@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "mirror/index.h"
+#include "mirror/use.h"
 
 /* So often a mirror may change between its sync and the post. */
 #define POST_TRIES 16
@@ -232,18 +233,22 @@ CUresult vmml_mirror_post(const struct vmml_copy *copies, size_t count,
 {
     struct end few[2];
     struct end *ends = few;
-    CUresult result;
+    CUresult result = CUDA_SUCCESS;
     size_t found;
+    unsigned use;
 
     if (count > sizeof(few) / sizeof(few[0]) / 2) {
         ends = malloc(2 * count * sizeof(*ends));
         if (ends == NULL)
             return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    use = vmml_use_begin();
     found = find_ends(copies, count, ends);
-    result = found == 0
-                 ? post_ordered(NULL, 0, stream, post, arg)
-                 : post_checked(ends, found, no_holes, stream, post, arg);
+    if (found > 0)
+        result = post_checked(ends, found, no_holes, stream, post, arg);
+    vmml_use_end(use);
+    if (found == 0)
+        result = post_ordered(NULL, 0, stream, post, arg);
     if (ends != few)
         free(ends);
     return result;
@@ -255,11 +260,14 @@ CUresult vmml_mirror_post(const struct vmml_copy *copies, size_t count,
 
 static size_t mean_chunk_at(CUdeviceptr address)
 {
+    unsigned use = vmml_use_begin();
     struct vmml_mirror *mirror = vmml_index_find(address);
+    size_t mean = mirror == NULL ? 0
+                                 : atomic_load_explicit(&mirror->mean_chunk,
+                                                        memory_order_relaxed);
 
-    return mirror == NULL ? 0
-                          : atomic_load_explicit(&mirror->mean_chunk,
-                                                 memory_order_relaxed);
+    vmml_use_end(use);
+    return mean;
 }
 
 size_t vmml_mirror_first_piece(const struct vmml_copy *copy)

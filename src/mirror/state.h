@@ -59,13 +59,22 @@ struct vmml_mirror {
     atomic_bool closing; /* no new poster may enter */
     struct vmml_stream_set posted;
 
-    atomic_uint opens;
+    atomic_uint opens; /* or VMML_CONDEMNED */
     atomic_uint pins;
-    atomic_bool holds;         /* mapped_count != 0 */
-    _Atomic size_t mean_chunk; /* bytes; 0 while nothing is mapped */
-    struct vmml_mirror *next;  /* in the list of all */
-    struct vmml_mirror *next_in_bucket;
+    atomic_bool holds;                  /* mapped_count != 0 */
+    _Atomic size_t mean_chunk;          /* bytes; 0 while nothing is mapped */
+    _Atomic(struct vmml_mirror *) next; /* in the list of all */
+    _Atomic(struct vmml_mirror *) next_in_bucket;
+
+    /* Of the thread that gives back. */
+    uint64_t unused_since; /* ms of CLOCK_MONOTONIC; 0: in use */
+    struct vmml_mirror *next_condemned;
 };
+
+static inline bool vmml_mirror_is_condemned(const struct vmml_mirror *mirror)
+{
+    return atomic_load(&mirror->opens) == VMML_CONDEMNED;
+}
 
 enum vmml_sync {
     VMML_SYNC_OK,
@@ -73,6 +82,18 @@ enum vmml_sync {
     VMML_SYNC_FAILED, /* something published could not be mapped */
     VMML_SYNC_BUSY,   /* another thread did not finish in time */
 };
+
+/* Take `busy`, without waiting for it, and let it go again. */
+bool vmml_mirror_try_busy(struct vmml_mirror *mirror);
+void vmml_mirror_end_busy(struct vmml_mirror *mirror);
+
+/* The list of all; follow `next`. */
+struct vmml_mirror *vmml_mirror_first(void);
+
+/* A condemned mirror leaves the tables; nobody finds it any more. */
+void vmml_mirror_unlink(struct vmml_mirror *mirror);
+/* Its reservation and its memory go. Nobody looks at it any more. */
+void vmml_mirror_free(struct vmml_mirror *mirror);
 
 /* Bring a mirror up to date. No lock is held on entry. */
 enum vmml_sync vmml_mirror_sync(struct vmml_mirror *mirror);
@@ -113,6 +134,14 @@ enum vmml_content {
 };
 enum vmml_content vmml_mirror_content(struct vmml_mirror *mirror,
                                       CUdeviceptr address, size_t length);
+
+/*
+ * Give back what nobody needs: descriptors and ledger of exporters that have
+ * ended, reservations that UCX has closed and whose window is gone. The
+ * watcher's work, one thread's at a time. Waits for nobody.
+ * Returns whether there is more to do soon.
+ */
+bool vmml_reap(void);
 
 /* Start the watcher, once. */
 void vmml_watch_start(void);

@@ -59,7 +59,18 @@ static bool become_busy(struct vmml_mirror *mirror)
     return error == 0;
 }
 
-static void become_idle(struct vmml_mirror *mirror)
+bool vmml_mirror_try_busy(struct vmml_mirror *mirror)
+{
+    bool mine;
+
+    pthread_mutex_lock(&mirror->lock);
+    mine = !mirror->busy;
+    mirror->busy = true;
+    pthread_mutex_unlock(&mirror->lock);
+    return mine;
+}
+
+void vmml_mirror_end_busy(struct vmml_mirror *mirror)
 {
     pthread_mutex_lock(&mirror->lock);
     mirror->busy = false;
@@ -629,9 +640,10 @@ enum vmml_sync vmml_mirror_sync(struct vmml_mirror *mirror)
     if (real == NULL || !become_busy(mirror))
         return VMML_SYNC_BUSY;
     vmml_relax(real, &relaxed);
-    outcome = sync_busy(real, mirror);
+    outcome = vmml_mirror_is_condemned(mirror) ? VMML_SYNC_GONE
+                                               : sync_busy(real, mirror);
     vmml_relax_end(real, &relaxed);
-    become_idle(mirror);
+    vmml_mirror_end_busy(mirror);
     return outcome;
 }
 

@@ -34,7 +34,8 @@ static size_t count_peers(void)
     struct vmml_peer *peer;
     size_t count = 0;
 
-    for (peer = vmml_peer_first(); peer != NULL; peer = peer->next)
+    for (peer = vmml_peer_first(); peer != NULL;
+         peer = atomic_load(&peer->next))
         count += !atomic_load(&peer->dead);
     return count;
 }
@@ -51,7 +52,8 @@ static struct pollfd *poll_set(size_t *count)
         return NULL;
     set[(*count)++] =
         (struct pollfd){.fd = atomic_load(&wake_fd), .events = POLLIN};
-    for (peer = vmml_peer_first(); peer != NULL; peer = peer->next)
+    for (peer = vmml_peer_first(); peer != NULL;
+         peer = atomic_load(&peer->next))
         if (*count + VMML_PEER_SIGNS <= capacity && !atomic_load(&peer->dead))
             *count += vmml_peer_signs(peer, set + *count);
     return set;
@@ -68,7 +70,7 @@ static void wait_for_news(bool holds)
         poll(NULL, 0, VMML_WATCH_MS);
         return;
     }
-    /* Without memory to give back there is nothing but deaths to wait for. */
+    /* With nothing to give back there is nothing but deaths to wait for. */
     if (set[0].fd < 0)
         holds = true;
     /* EINVAL: the limit of open files was set below our count. */
@@ -82,22 +84,17 @@ static void wait_for_news(bool holds)
     free(set);
 }
 
-/* Returns whether there is a dead one that must be looked at again. */
-static bool notice_deaths(void)
+static void notice_deaths(void)
 {
     struct vmml_peer *peer;
-    bool again = false;
 
-    for (peer = vmml_peer_first(); peer != NULL; peer = peer->next) {
+    for (peer = vmml_peer_first(); peer != NULL;
+         peer = atomic_load(&peer->next))
         if (!atomic_load(&peer->dead) && vmml_peer_ended(peer))
             vmml_info("process %u has ended: its memory is given back",
                       peer->pid);
         else if (!atomic_load(&peer->dead) && atomic_load(&peer->life_fd) < 0)
             (void)vmml_peer_is_same(peer);
-        if (atomic_load(&peer->dead))
-            again |= !vmml_peer_bury(peer);
-    }
-    return again;
 }
 
 static void *watch(void *arg)
@@ -108,8 +105,9 @@ static void *watch(void *arg)
     for (;;) {
         wait_for_news(holds);
         pthread_mutex_lock(&working);
-        holds = notice_deaths();
-        holds |= vmml_mirror_refresh();
+        notice_deaths();
+        holds = vmml_mirror_refresh();
+        holds |= vmml_reap();
         pthread_mutex_unlock(&working);
     }
     return NULL;

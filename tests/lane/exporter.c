@@ -205,7 +205,7 @@ static void run_exporter(int sock)
 
 /* --- asking it ------------------------------------------------------------ */
 
-struct exporter ex_start(void)
+static struct exporter fork_exporter(void)
 {
     struct exporter exporter;
     int pair[2];
@@ -222,6 +222,99 @@ struct exporter ex_start(void)
     return exporter;
 }
 
+/* A pid travels beside the socket of its process. */
+union control {
+    struct cmsghdr header;
+    char space[CMSG_SPACE(sizeof(int))];
+};
+
+static void send_exporter(int sock, struct exporter *exporter)
+{
+    union control control;
+    struct iovec bytes = {&exporter->pid, sizeof(exporter->pid)};
+    struct msghdr message = {
+        .msg_iov = &bytes,
+        .msg_iovlen = 1,
+        .msg_control = &control,
+        .msg_controllen = sizeof(control),
+    };
+
+    memset(&control, 0, sizeof(control));
+    control.header.cmsg_level = SOL_SOCKET;
+    control.header.cmsg_type = SCM_RIGHTS;
+    control.header.cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(&control.header), &exporter->sock, sizeof(int));
+    CHECK_EQUAL(sendmsg(sock, &message, 0), sizeof(exporter->pid));
+    close(exporter->sock);
+}
+
+static struct exporter receive_exporter(int sock)
+{
+    struct exporter exporter;
+    union control control;
+    struct iovec bytes = {&exporter.pid, sizeof(exporter.pid)};
+    struct msghdr message = {
+        .msg_iov = &bytes,
+        .msg_iovlen = 1,
+        .msg_control = &control,
+        .msg_controllen = sizeof(control),
+    };
+
+    CHECK_EQUAL(recvmsg(sock, &message, MSG_CMSG_CLOEXEC),
+                sizeof(exporter.pid));
+    CHECK_EQUAL(control.header.cmsg_type, SCM_RIGHTS);
+    memcpy(&exporter.sock, CMSG_DATA(&control.header), sizeof(int));
+    return exporter;
+}
+
+static int nursery = -1;
+
+void ex_nursery(void)
+{
+    struct exporter exporter;
+    int pair[2];
+    char wanted;
+    pid_t pid;
+
+    CHECK_EQUAL(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        signal(SIGCHLD, SIG_IGN);
+        close(pair[0]);
+        while (read(pair[1], &wanted, 1) == 1) {
+            exporter = fork_exporter();
+            send_exporter(pair[1], &exporter);
+        }
+        _exit(0);
+    }
+    close(pair[1]);
+    nursery = pair[0];
+}
+
+struct exporter ex_start(void)
+{
+    if (nursery < 0)
+        return fork_exporter();
+    CHECK_EQUAL(write(nursery, "", 1), 1);
+    return receive_exporter(nursery);
+}
+
+/* Exit status; of a child of the nursery 0. */
+static int wait_for_end(pid_t pid)
+{
+    int status = 0;
+
+    if (nursery < 0) {
+        CHECK_EQUAL(waitpid(pid, &status, 0), pid);
+        return status;
+    }
+    while (kill(pid, 0) == 0)
+        usleep(1000);
+    return 0;
+}
+
 void ex_stop(struct exporter *exporter)
 {
     struct request request = {.op = OP_STOP};
@@ -229,7 +322,7 @@ void ex_stop(struct exporter *exporter)
 
     CHECK_EQUAL(write(exporter->sock, &request, sizeof(request)),
                 sizeof(request));
-    CHECK_EQUAL(waitpid(exporter->pid, &status, 0), exporter->pid);
+    status = wait_for_end(exporter->pid);
     CHECK(WIFEXITED(status));
     CHECK_EQUAL(WEXITSTATUS(status), 0);
     close(exporter->sock);
@@ -238,7 +331,7 @@ void ex_stop(struct exporter *exporter)
 void ex_kill(struct exporter *exporter)
 {
     CHECK_EQUAL(kill(exporter->pid, SIGKILL), 0);
-    CHECK_EQUAL(waitpid(exporter->pid, NULL, 0), exporter->pid);
+    wait_for_end(exporter->pid);
     close(exporter->sock);
 }
 

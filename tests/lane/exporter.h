@@ -15,10 +15,13 @@ struct exporter {
     int sock;
 };
 
-/* Fork one. The caller must not have called CUDA or the shim yet. */
+/* Fork one. The caller must not have called CUDA or the shim yet, or have
+ * called ex_nursery() before it did. */
 struct exporter ex_start(void);
 /* What it does before all else, unless NULL. */
 extern void (*ex_setup)(void);
+/* From now on exporters are forked by a process that is forked now. */
+void ex_nursery(void);
 /* Ask it to exit, and wait for that. */
 void ex_stop(struct exporter *exporter);
 /* SIGKILL, and wait. */

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: MIT */
+#include "mirror/use.h"
+
+#include <stdatomic.h>
+
+/*
+ * Two counts, as in sleepable RCU (McKenney, "Sleepable Read-Copy Update",
+ * 2006): who begins counts on the current one. What was taken out before a
+ * count was seen to be zero is not held by anyone who counts on it: who counts
+ * later looks into the tables later. So both must be seen to be zero, each at
+ * some time; new users are kept away from the one that is waited for.
+ */
+static struct {
+    atomic_uint inside[2];
+    atomic_uint current;
+} use;
+
+/* The freeing thread's. */
+static bool seen[2];
+
+unsigned vmml_use_begin(void)
+{
+    unsigned current =
+        atomic_load_explicit(&use.current, memory_order_relaxed) & 1;
+
+    atomic_fetch_add(&use.inside[current], 1);
+    /* Not a load of a table before the count is seen. */
+    atomic_thread_fence(memory_order_seq_cst);
+    return current;
+}
+
+void vmml_use_end(unsigned current)
+{
+    atomic_fetch_sub_explicit(&use.inside[current], 1, memory_order_release);
+}
+
+void vmml_use_seal(void)
+{
+    atomic_thread_fence(memory_order_seq_cst);
+    seen[0] = seen[1] = false;
+}
+
+bool vmml_use_is_over(void)
+{
+    unsigned current = atomic_load(&use.current) & 1;
+    unsigned i;
+
+    for (i = 0; i < 2; i++)
+        seen[i] |= atomic_load(&use.inside[i]) == 0;
+    if (seen[current ^ 1] && !seen[current])
+        atomic_store(&use.current, current ^ 1);
+    return seen[0] && seen[1];
+}
+
+void vmml_use_fork_child(void)
+{
+    atomic_store(&use.inside[0], 0);
+    atomic_store(&use.inside[1], 0);
+}

@@ -252,6 +252,26 @@ static void open_pinned_or_copied_from_stays(void)
     im_refused(pair[0].mirror, CHUNK);
 }
 
+/* A key of uct_rkey_ptr for a window in which nothing is mapped any more. */
+static void pinned_and_empty_stays(void)
+{
+    struct pair pair;
+
+    start(&pair, 2);
+    pair.mirror = im_attach(pair.key);
+    CHECK_CU(ex_unmap(&pair.ex, pair.base, 2 * CHUNK));
+    CHECK(vmml_mirror_hand_out(pair.mirror, 99));
+    CHECK(im_close(pair.mirror));
+    ex_kill(&pair.ex);
+    CHECK(lane_wait(no_ledger, NULL));
+    let_the_watcher_look();
+    CHECK(vmml_index_find(pair.mirror) != NULL);
+    CHECK_EQUAL(sim_call_count("cuMemAddressFree"), 0);
+    vmml_mirror_take_back(99);
+    vmml_watch_wake();
+    wait_for_frees(1);
+}
+
 static void device_elements_keep_everything(void)
 {
     struct pair pair;
@@ -391,6 +411,7 @@ int main(int argc, char **argv)
         LANE_PAIR(a_closed_mirror_of_a_freed_window_goes),
         LANE_PAIR(unknown_windows_cost_nothing_for_long),
         LANE_PAIR(open_pinned_or_copied_from_stays),
+        LANE_PAIR(pinned_and_empty_stays),
         LANE_PAIR(device_elements_keep_everything),
         LANE_PAIR(a_user_keeps_what_was_taken_out),
         LANE_PAIR(churn_of_exporters),

@@ -194,25 +194,6 @@ static void a_closed_mirror_of_a_freed_window_goes(void)
     ex_stop(&pair.ex);
 }
 
-/* Keys of windows that never were. */
-static void unknown_windows_cost_nothing_for_long(void)
-{
-    struct vmml_handle handle;
-    struct pair pair;
-    unsigned i;
-
-    start(&pair, 1);
-    handle = lane_handle(pair.key);
-    for (i = 1; i <= 50; i++) {
-        handle.base = pair.base + i * WINDOW;
-        CHECK(!vmml_mirror_prepare(&handle, 0));
-    }
-    wait_for_frees(50);
-    pair.mirror = im_attach(pair.key);
-    im_expect(pair.mirror, pair.base, CHUNK, 1);
-    ex_stop(&pair.ex);
-}
-
 /* --- what keeps a reservation --------------------------------------------- */
 
 static void open_pinned_or_copied_from_stays(void)
@@ -409,7 +390,6 @@ int main(int argc, char **argv)
         LANE_PAIR(a_closed_mirror_of_a_dead_exporter_goes),
         LANE_PAIR(opened_after_the_peer_was_freed),
         LANE_PAIR(a_closed_mirror_of_a_freed_window_goes),
-        LANE_PAIR(unknown_windows_cost_nothing_for_long),
         LANE_PAIR(open_pinned_or_copied_from_stays),
         LANE_PAIR(pinned_and_empty_stays),
         LANE_PAIR(device_elements_keep_everything),

@@ -153,6 +153,18 @@ int vmml_handle_find(const uint8_t *bytes, unsigned available,
     return -1;
 }
 
+bool vmml_handle_is_foreign(const uint8_t *bytes, unsigned available)
+{
+    unsigned at;
+
+    for (at = 0; at <= 12 && at + BODY_SIZE <= available; at += 4) {
+        if (get32(bytes + at + AT_MAGIC) == MAGIC &&
+            bytes[at + AT_VERSION] != VMML_HANDLE_VERSION)
+            return true;
+    }
+    return false;
+}
+
 uint64_t vmml_identity(const uint8_t nonce[VMML_NONCE_SIZE], uint64_t base,
                        uint64_t size)
 {

@@ -69,6 +69,10 @@ void vmml_handle_encode(const struct vmml_handle *handle,
 int vmml_handle_find(const uint8_t *bytes, unsigned available,
                      struct vmml_handle *handle);
 
+/* Whether such bytes, where vmml_handle_find() found no handle, are a handle
+ * of another version. */
+bool vmml_handle_is_foreign(const uint8_t *bytes, unsigned available);
+
 /* A window's identity: the top bit set (no driver's BUFFER_ID has it) over a
  * hash of nonce, base and size. */
 uint64_t vmml_identity(const uint8_t nonce[VMML_NONCE_SIZE], uint64_t base,

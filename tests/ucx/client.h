@@ -345,6 +345,12 @@ struct key key_make(const struct remote *remote, uint64_t offset,
                     uint64_t length);
 struct key key_make_all(const struct remote *remote);
 void key_repack(struct key *key);
+
+/* The key's bytes, packed again, the caller's to free; *length is theirs. */
+uint8_t *key_packed(const struct key *key, size_t *length);
+/* A key of the same range, unpacked from other bytes. */
+struct key key_unpacked(const struct key *key, const uint8_t *packed);
+
 void key_deregister(struct key *key);
 void key_destroy(struct key *key);
 
@@ -362,6 +368,9 @@ struct outcome key_put(const struct key *key, uint64_t offset, uint64_t length,
  */
 void key_must_fail(const struct key *key, uint64_t offset, uint64_t length,
                    const char *detail);
+
+/* Whether this UCX ends the process when a posted GET is refused. */
+bool get_aborts(void);
 
 /* A transfer of poison, not compared. */
 ucs_status_t key_post(const struct key *key, enum operation operation,
@@ -411,6 +420,7 @@ void scenario_fence(void);
 void scenario_fence_unwatched(void);
 void scenario_vmm_then_malloc(void);
 void scenario_malloc_then_vmm(void);
+void scenario_flipped(void);
 void scenario_own_process(void);
 void scenario_killed(void);
 void scenario_restarted(void);

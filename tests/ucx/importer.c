@@ -218,6 +218,25 @@ void key_repack(struct key *key)
     adopt_key(key, &h, packed);
 }
 
+uint8_t *key_packed(const struct key *key, size_t *length)
+{
+    struct wire_header h = {.args = {key->id}};
+    void *packed;
+
+    command(CMD_REPACK, &h, NULL, &packed);
+    *length = h.status == UCS_OK ? h.payload_length : 0;
+    return packed;
+}
+
+struct key key_unpacked(const struct key *key, const uint8_t *packed)
+{
+    struct key other = *key;
+
+    other.rkey = NULL;
+    other.status = ucp_ep_rkey_unpack(key->ep, packed, &other.rkey);
+    return other;
+}
+
 void key_deregister(struct key *key)
 {
     struct wire_header h = {.args = {key->id}};

@@ -20,7 +20,8 @@ import pair
 
 # What one operation may do besides giving right bytes over cuda_ipc.
 MUST_FAIL = {"get-refused", "put-refused"}
-MAY_FAIL = {"get-idle", "get-across", "get-before-hole", "get-after-hole"}
+MAY_FAIL = {"get-idle", "get-across", "get-before-hole", "get-after-hole",
+            "get-flipped", "put-flipped"}
 ANY_LANE = {"own-process", "late-context"}
 
 # UCX must open each window once and close none.
@@ -113,7 +114,7 @@ def scenario_list(sizes):
         ("neighbours", holey), ("identity", main), ("aliases", holey),
         ("idle", holey),
         ("vmm-then-malloc", main), ("malloc-then-vmm", main),
-        ("own-process", main), ("killed", main), ("late-context", main),
+        ("flipped", "vmm:8x2M"), ("own-process", main), ("killed", main), ("late-context", main),
         ("mem-query", QUERIED),
     ]
 

@@ -44,6 +44,7 @@ const struct scenario scenarios[] = {
     {"fence-unwatched", scenario_fence_unwatched, false},
     {"vmm-then-malloc", scenario_vmm_then_malloc, false},
     {"malloc-then-vmm", scenario_malloc_then_vmm, false},
+    {"flipped", scenario_flipped, false},
     {"own-process", scenario_own_process, false},
     {"killed", scenario_killed, false},
     {"killed-in-flight", scenario_killed_in_flight, false},

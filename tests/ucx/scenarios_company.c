@@ -5,6 +5,7 @@
 #include "client.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- neighbours by chance (B4) ---- */
@@ -78,6 +79,80 @@ void scenario_vmm_then_malloc(void)
 void scenario_malloc_then_vmm(void)
 {
     side_by_side("malloc:16M", opt.kind);
+}
+
+/* ---- a key with a wrong bit (E3) ---- */
+
+/* The bytes of a handle that travel, from its magic on (src/lane/handle.h). */
+enum { HANDLE_BYTES = 56 };
+static const uint8_t HANDLE_MAGIC[] = "vmml";
+
+static size_t handle_offset(const uint8_t *packed, size_t length)
+{
+    size_t at;
+
+    for (at = 0; at + HANDLE_BYTES <= length; at++)
+        if (memcmp(packed + at, HANDLE_MAGIC, 4) == 0)
+            return at;
+    return length;
+}
+
+/* Another lane with right bytes, or an error. */
+static void try_flipped(const struct key *good, const uint8_t *packed,
+                        size_t byte, uint64_t seed)
+{
+    enum { LENGTH = 64 << 10 };
+    struct key key = key_unpacked(good, packed);
+    struct outcome outcome = {.status = key.status, .verdict = BYTES_NONE};
+    char detail[32];
+
+    snprintf(detail, sizeof(detail), "byte%zu", byte);
+    if (key.rkey != NULL && get_aborts())
+        outcome = key_put(&key, key.offset, LENGTH, seed);
+    else if (key.rkey != NULL)
+        outcome = key_get(&key, key.offset, LENGTH, seed);
+    report_detail(good->remote, get_aborts() ? "put-flipped" : "get-flipped",
+                  outcome, detail);
+    key_destroy(&key);
+}
+
+void scenario_flipped(void)
+{
+    uint64_t seed = new_seed();
+    struct remote remote = filled(opt.kind, seed);
+    struct remote plain = filled("malloc:16M", seed);
+    struct key good = key_make_all(&remote);
+    struct key plain_key;
+    size_t length, at, i;
+    uint8_t *packed;
+
+    report_detail(&remote, "get",
+                  key_get(&good, good.offset, good.length, seed), "whole");
+    packed = key_packed(&good, &length);
+    at = handle_offset(packed, length);
+    expect("handle-in-key", at < length);
+    for (i = 0; at < length && i < HANDLE_BYTES; i++) {
+        packed[at + i] ^= (uint8_t)(1 << (i % 8));
+        try_flipped(&good, packed, i, seed);
+        packed[at + i] ^= (uint8_t)(1 << (i % 8));
+    }
+    free(packed);
+    /* None of it is remembered against the keys that are right. */
+    key_repack(&good);
+    seed = new_seed();
+    remote_fill(&remote, remote.offset, remote.length, seed);
+    report_detail(&remote, "get",
+                  key_get(&good, good.offset, good.length, seed),
+                  "whole-again");
+    remote_fill(&plain, plain.offset, plain.length, seed);
+    plain_key = key_make_all(&plain);
+    report_detail(&plain, "get",
+                  key_get(&plain_key, plain.offset, plain.length, seed),
+                  "malloc");
+    key_destroy(&good);
+    key_destroy(&plain_key);
+    remote_free(&plain);
+    remote_free(&remote);
 }
 
 /* ---- one process as both sides ---- */

@@ -15,7 +15,7 @@
  * implemented for protocol get/zcopy", for cuMemAlloc memory as well. Its PUT
  * gives an error, as both do from 1.19 on.
  */
-static bool get_aborts(void)
+bool get_aborts(void)
 {
     unsigned major;
     unsigned minor;

@@ -186,10 +186,15 @@ static void test_other_version(void **state)
     uint32_t crc;
 
     vmml_handle_encode(&sample, bytes);
+    assert_false(vmml_handle_is_foreign(bytes, sizeof(bytes)));
     bytes[8] = VMML_HANDLE_VERSION + 1;
     crc = vmml_crc32c(bytes + 4, 52);
     memcpy(bytes + 56, &crc, 4);
     assert_int_equal(vmml_handle_find(bytes, sizeof(bytes), &found), -1);
+    assert_true(vmml_handle_is_foreign(bytes, sizeof(bytes)));
+    assert_true(vmml_handle_is_foreign(bytes + 4, sizeof(bytes) - 4));
+    bytes[4] ^= 1;
+    assert_false(vmml_handle_is_foreign(bytes, sizeof(bytes)));
 }
 
 static void test_tombstone(void **state)

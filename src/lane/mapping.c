@@ -170,6 +170,7 @@ static void settle(const struct suspect *suspect, uint64_t token, bool mapped)
     } else if (!mapped || (token != 0 && chunk->slot == VMML_NO_SLOT)) {
         /* One that never was published its own pack enters again. */
         vmml_chunk_kill(window, chunk, &fds);
+        window->changes++;
     } else if (token != 0) {
         chunk->state = VMML_EXPORT_LIVE;
         vmml_ledger_restore(vmml_exporter.ledger, chunk->slot, &chunk->serial);
@@ -179,9 +180,8 @@ static void settle(const struct suspect *suspect, uint64_t token, bool mapped)
     vmml_fd_list_close(&fds);
 }
 
-/* Compare each chunk of the range with what is mapped there. */
-static void compare_range(const struct vmml_real *real, uint64_t ptr,
-                          uint64_t size, uint64_t token)
+void vmml_compare_range(const struct vmml_real *real, uint64_t ptr,
+                        uint64_t size, uint64_t token)
 {
     struct suspect suspect;
     uint64_t from = ptr;
@@ -208,9 +208,9 @@ CUresult vmml_cuMemUnmap(const void *caller, CUdeviceptr ptr, size_t size)
     if (!is_active() || size > UINT64_MAX - ptr)
         return result;
     if (result != CUDA_SUCCESS && token != 0)
-        compare_range(real, ptr, size, token);
+        vmml_compare_range(real, ptr, size, token);
     else if (result == CUDA_SUCCESS && end_unmap(ptr, size, token))
-        compare_range(real, ptr, size, 0);
+        vmml_compare_range(real, ptr, size, 0);
     return result;
 }
 
@@ -231,7 +231,7 @@ CUresult vmml_cuMemMap(const void *caller, CUdeviceptr ptr, size_t size,
     /* Where something could be mapped, nothing was: what is still published
      * there went past every hook. */
     if (note_change(ptr, size))
-        compare_range(real, ptr, size, 0);
+        vmml_compare_range(real, ptr, size, 0);
     return result;
 }
 
@@ -291,7 +291,7 @@ CUresult vmml_cuMemAddressFree(const void *caller, CUdeviceptr ptr, size_t size)
     result = real->cuMemAddressFree(ptr, size);
     vmml_range_touched(ptr, size);
     if (result == CUDA_SUCCESS) {
-        compare_range(real, ptr, size, 0);
+        vmml_compare_range(real, ptr, size, 0);
         retire_windows(ptr, size, true);
     }
     return result;

@@ -67,26 +67,6 @@ static void kill_stale(struct vmml_window *window,
     vmml_fd_list_close(&fds);
 }
 
-/* Chunks that overlap `mapping`, which is there now, are stale. */
-static void kill_others(struct vmml_window *window,
-                        const struct mapping *mapping)
-{
-    struct vmml_fd_list fds;
-    struct vmml_chunk *chunk;
-    uint64_t from = mapping->base;
-    uint64_t end = from + mapping->size;
-
-    vmml_fd_list_init(&fds);
-    pthread_mutex_lock(&vmml_exporter.lock);
-    while ((chunk = vmml_window_next_chunk(window, &from, end)) != NULL)
-        if (chunk->buffer_id != mapping->buffer_id) {
-            vmml_chunk_kill(window, chunk, &fds);
-            window->changes++;
-        }
-    pthread_mutex_unlock(&vmml_exporter.lock);
-    vmml_fd_list_close(&fds);
-}
-
 /* Which reason a failed export has: of what kind the memory is. */
 static enum vmml_reason export_reason(const struct vmml_real *real,
                                       CUmemGenericAllocationHandle handle,
@@ -268,7 +248,8 @@ static enum vmml_reason publish_at(const struct vmml_real *real,
             return VMML_REASON_HOLE;
         if (!is_aligned(window, mapping))
             return VMML_REASON_WINDOW;
-        kill_others(window, mapping);
+        /* Other chunks there are stale, or this mapping is by now. */
+        vmml_compare_range(real, mapping->base, mapping->size, 0);
         reason = export_chunk(real, window, mapping->base, &fd);
         if (reason == VMML_REASON_HOLE)
             continue; /* unmapped since: look again */

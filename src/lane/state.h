@@ -98,6 +98,15 @@ enum vmml_reason vmml_publish(const struct vmml_real *real,
                               struct vmml_window *window, uint64_t from,
                               uint64_t to, uint64_t *hole);
 
+/*
+ * Compare each chunk entry of the range with what is mapped there, by
+ * BUFFER_ID, and kill what is stale. Without the lock.
+ * token: only chunks in that unmap, which the driver refused: they go back into
+ * service; 0: all.
+ */
+void vmml_compare_range(const struct vmml_real *real, uint64_t ptr,
+                        uint64_t size, uint64_t token);
+
 /* With the lock: chunks behind [from, to) that no registration covers any
  * more are to be closed soon. */
 void vmml_idle_add(struct vmml_window *window, uint64_t from, uint64_t to);

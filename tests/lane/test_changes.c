@@ -73,6 +73,59 @@ static void map_first(void *arg)
     lane_map(change->base, CHUNK, 2);
 }
 
+/* Another thread has published what it mapped: no importer may lose it. */
+static void back_and_published(void *arg)
+{
+    const struct change *change = arg;
+    uint8_t other[KEY_SIZE];
+    vmml_uct_mem_h memh;
+
+    map_first(arg);
+    memh = lane_reg(change->base, CHUNK);
+    CHECK(lane_pack(memh, change->base, CHUNK, other));
+    CHECK_EQUAL(lane_reason(other), VMML_REASON_NONE);
+}
+
+static void replace_at(const struct lane_call *call, void *arg)
+{
+    struct change *change = arg;
+
+    if (!change->changed && call->after == change->after &&
+        call->step >= change->step) {
+        change->changed = true;
+        lane_on_thread(unmap_first, change);
+        lane_on_thread(back_and_published, change);
+    }
+    if (change->changed)
+        CHECK(is_published(change->base, change->base));
+}
+
+static void replaced_at_every_moment(void)
+{
+    struct change change = {.step = 1};
+    vmml_uct_mem_h memh;
+    int after;
+
+    lane_cuda(0);
+    do {
+        for (after = 0; after < 2; after++) {
+            change.base = lane_reserve(MANY * CHUNK);
+            lane_map_run(change.base, CHUNK, 2, 1);
+            memh = lane_reg(change.base, 2 * CHUNK);
+            change.after = after;
+            change.changed = false;
+            lane_watch(replace_at, &change);
+            CHECK_EQUAL(pack(memh, change.base, 2 * CHUNK), VMML_REASON_NONE);
+            lane_watch(NULL, NULL);
+            CHECK_EQUAL(published(change.base), 2);
+            check_published(change.base);
+            lane_dereg(memh);
+        }
+        change.step++;
+    } while (change.changed);
+    CHECK(change.step > 10);
+}
+
 /* From the return of the unmap on no importer finds the chunk. */
 static void change_at(const struct lane_call *call, void *arg)
 {
@@ -334,6 +387,7 @@ int main(int argc, char **argv)
 {
     static const struct lane_test tests[] = {
         LANE_TEST(unmap_at_every_moment),
+        LANE_TEST(replaced_at_every_moment),
         LANE_TEST(refused_beside_another),
         LANE_TEST(refused_while_idle),
         LANE_TEST(hole_is_filled),

@@ -15,7 +15,8 @@
 
 static bool is_ucx(const void *caller)
 {
-    return !vmml_in_child && vmml_caller_class(caller) == VMML_CALLER_UCT_CUDA;
+    return !vmml_in_child && vmml_conf()->on &&
+           vmml_caller_class(caller) == VMML_CALLER_UCT_CUDA;
 }
 
 CUresult vmml_cuIpcOpenMemHandle_v2(const void *caller, CUdeviceptr *ptr,
@@ -30,7 +31,7 @@ CUresult vmml_cuIpcOpenMemHandle_v2(const void *caller, CUdeviceptr *ptr,
         vmml_handle_find((const uint8_t *)handle.reserved,
                          sizeof(handle.reserved), &ours) < 0)
         return real->cuIpcOpenMemHandle_v2(ptr, handle, flags);
-    if (!vmml_conf()->on || !vmml_conf()->share)
+    if (!vmml_conf()->share)
         return CUDA_ERROR_INVALID_VALUE;
     return vmml_mirror_open(&ours, ptr);
 }

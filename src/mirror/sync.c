@@ -19,6 +19,10 @@
 #define READ_TRIES    100
 #define READ_PAUSE_NS 5000000
 
+/* So often posters are looked for at once, then with this pause. */
+#define QUICK_TRIES  100
+#define OUT_PAUSE_NS 50000
+
 atomic_bool vmml_mirrors_pinned;
 
 static struct timespec deadline(void)
@@ -78,15 +82,21 @@ void vmml_mirror_end_busy(struct vmml_mirror *mirror)
  * for the length of one driver call. */
 static bool keep_posters_out(struct vmml_mirror *mirror)
 {
+    const struct timespec pause = {.tv_nsec = OUT_PAUSE_NS};
     struct timespec limit = deadline();
+    unsigned tries;
 
     atomic_store(&mirror->closing, true);
-    while (atomic_load(&mirror->inside) != 0) {
+    for (tries = 0; atomic_load(&mirror->inside) != 0; tries++) {
         if (is_past(&limit)) {
             atomic_store(&mirror->closing, false);
             return false;
         }
-        sched_yield();
+        /* The driver may keep a poster for long: its queue may be full. */
+        if (tries < QUICK_TRIES)
+            sched_yield();
+        else
+            nanosleep(&pause, NULL);
     }
     return true;
 }

@@ -552,6 +552,14 @@ void im_expect(CUdeviceptr mirror, uint64_t address, size_t length,
     memset(bytes, 0xee, length);
     CHECK_CU(im_post(im_buffer(), mirror, length));
     CHECK_CU(cuStreamSynchronize(im_stream()));
+    if (lane_differs(bytes, address, length, seed) != length) {
+        unsigned other;
+
+        for (other = 0; other < 100; other++)
+            if (lane_differs(bytes, address, length, other) == length)
+                fprintf(stderr, "the bytes are of seed %u\n", other);
+        fprintf(stderr, "first byte 0x%x, wanted seed %u\n", bytes[0], seed);
+    }
     CHECK_EQUAL(lane_differs(bytes, address, length, seed), length);
 }
 

@@ -162,6 +162,43 @@ static void prepared_keys_are_one_mirror(void)
     ex_stop(&pair.ex);
 }
 
+/* The driver gives the mirror the very place of the window in its exporter. */
+static uint64_t offered;
+static unsigned offers;
+
+static CUresult CUDAAPI offer_place(CUdeviceptr *ptr, size_t size, size_t align,
+                                    CUdeviceptr address,
+                                    unsigned long long flags)
+{
+    return cuMemAddressReserve(ptr, size, align,
+                               offers++ == 0 ? offered : address, flags);
+}
+
+/* UCX 1.20 and 1.21 take equal addresses for the same process. */
+static void a_mirror_lies_elsewhere(void)
+{
+    struct pair pair;
+    uint64_t room;
+
+    start(&pair, 1);
+    /* In the middle of a free place, where nothing else will be put. */
+    room = lane_reserve(8192 * MIB);
+    CHECK_CU(cuMemAddressFree(room, 8192 * MIB));
+    offered = room + 4096 * MIB;
+    pair.base = offered;
+    ex_reserve_at(&pair.ex, offered, WINDOW);
+    ex_map(&pair.ex, offered, CHUNK, 2, 1);
+    ex_key(&pair.ex, offered, 2 * CHUNK, pair.key);
+    sim_reset_counts();
+    lane_real()->cuMemAddressReserve = offer_place;
+    attach(&pair);
+    CHECK(pair.mirror != pair.base);
+    CHECK_EQUAL(offers, 2);
+    CHECK_EQUAL(sim_call_count("cuMemAddressFree"), 1);
+    expect(&pair, 0, 2 * CHUNK, 1);
+    ex_stop(&pair.ex);
+}
+
 /* --- growth --------------------------------------------------------------- */
 
 static long importer_calls(void)
@@ -777,6 +814,156 @@ static void exporter_dies_under_a_copy(void)
     refused(&pair, 0, CHUNK);
 }
 
+/* --- at every moment ------------------------------------------------------ */
+
+/* What the exporter does while this process is in its n-th driver call. */
+struct moment {
+    struct pair *pair;
+    unsigned step;  /* at which it happens, 0: never */
+    unsigned steps; /* that were seen */
+    unsigned chunk;
+    unsigned seed; /* of the new memory there, 0: none */
+    bool happened; /* the watcher may have done a part of the work instead */
+};
+
+static void change_at(const struct lane_call *call, void *arg)
+{
+    struct moment *moment = arg;
+    struct pair *pair = moment->pair;
+    uint64_t address = pair->base + moment->chunk * CHUNK;
+
+    moment->steps = call->step;
+    if (call->step != moment->step)
+        return;
+    moment->happened = true;
+    CHECK_CU(ex_unmap(&pair->ex, address, CHUNK));
+    if (moment->seed == 0)
+        return;
+    ex_map(&pair->ex, address, CHUNK, 1, moment->seed);
+    ex_key(&pair->ex, address, CHUNK, pair->key);
+}
+
+/* All that is served must be present; `chunk` was changed under way. */
+static void check_after(struct pair *pair, const struct moment *moment)
+{
+    unsigned i;
+
+    for (i = 0; i < 3; i++)
+        if (i != moment->chunk || !moment->happened)
+            expect(pair, i * CHUNK, CHUNK, 1);
+    if (!moment->happened)
+        return;
+    if (moment->seed == 0)
+        refused(pair, moment->chunk * CHUNK, CHUNK);
+    else
+        expect(pair, moment->chunk * CHUNK, CHUNK, moment->seed);
+}
+
+/* Fresh memory of seed 1 in all three chunks, unknown to this process. */
+static void back_anew(struct pair *pair)
+{
+    (void)ex_unmap(&pair->ex, pair->base, CHUNK);
+    (void)ex_unmap(&pair->ex, pair->base + CHUNK, CHUNK);
+    (void)ex_unmap(&pair->ex, pair->base + 2 * CHUNK, CHUNK);
+    ex_map(&pair->ex, pair->base, CHUNK, 3, 1);
+    ex_key(&pair->ex, pair->base, 3 * CHUNK, pair->key);
+}
+
+static void revoked_at_every_moment_of_a_sync(void)
+{
+    struct pair pair;
+    struct moment moment = {.pair = &pair};
+    unsigned kind, last;
+
+    start(&pair, 3);
+    pair.mirror = im_open(pair.key);
+    for (kind = 0; kind < 6; kind++) {
+        moment.chunk = kind / 2;
+        moment.seed = kind % 2 ? 2 : 0;
+        moment.step = 0;
+        last = 0;
+        do {
+            back_anew(&pair);
+            moment.happened = false;
+            lane_watch(change_at, &moment);
+            (void)im_prepare(pair.key);
+            lane_watch(NULL, NULL);
+            check_after(&pair, &moment);
+            if (moment.steps > last)
+                last = moment.steps;
+        } while (++moment.step <= last);
+        CHECK(last >= 18); /* unmap, import, map, release, access */
+    }
+    ex_stop(&pair.ex);
+}
+
+/* Between two chunks of a sync the second one's descriptor number is given to
+ * memory of another window. */
+struct recycler {
+    struct pair *pair;
+    uint64_t other;
+    bool done;
+};
+
+static void recycle(const struct lane_call *call, void *arg)
+{
+    struct recycler *recycler = arg;
+    struct pair *pair = recycler->pair;
+    uint8_t key[KEY_SIZE];
+
+    if (recycler->done || strcmp(call->name, "cuMemMap") != 0)
+        return;
+    recycler->done = true;
+    CHECK_CU(ex_unmap(&pair->ex, pair->base + CHUNK, CHUNK));
+    ex_map(&pair->ex, recycler->other, CHUNK, 1, 9);
+    ex_key(&pair->ex, recycler->other, CHUNK, key);
+}
+
+static void a_recycled_number_is_not_believed(void)
+{
+    struct pair pair;
+    struct recycler recycler = {.pair = &pair};
+
+    start(&pair, 2);
+    recycler.other = ex_reserve(&pair.ex, CHUNK * 2);
+    lane_watch(recycle, &recycler);
+    (void)im_prepare(pair.key);
+    lane_watch(NULL, NULL);
+    CHECK(recycler.done);
+    pair.mirror = im_open(pair.key);
+    expect(&pair, 0, CHUNK, 1);
+    refused(&pair, CHUNK, CHUNK);
+    ex_stop(&pair.ex);
+}
+
+/* A poster that has passed the checks and not yet called the driver. */
+static void unmap_before_the_post(const struct lane_call *call, void *arg)
+{
+    struct pair *pair = arg;
+
+    if (call->after)
+        return;
+    CHECK_CU(ex_unmap(&pair->ex, pair->base, 2 * CHUNK));
+    usleep(500000); /* the watcher's turn */
+    CHECK_EQUAL(sim_call_count("cuMemUnmap"), 0);
+}
+
+static void a_poster_inside_is_waited_for(void)
+{
+    struct pair pair;
+
+    start(&pair, 2);
+    attach(&pair);
+    expect(&pair, 0, 2 * CHUNK, 1);
+    lane_watch(unmap_before_the_post, &pair);
+    CHECK_CU(im_post(im_buffer(), pair.mirror, 2 * CHUNK));
+    lane_watch(NULL, NULL);
+    CHECK_CU(cuStreamSynchronize(im_stream()));
+    refused(&pair, 0, CHUNK);
+    CHECK_EQUAL(sim_call_count("cuMemUnmap"), 2);
+    ex_stop(&pair.ex);
+}
+
 /* --- own process, devices ------------------------------------------------- */
 
 static void own_window(void)
@@ -1176,6 +1363,7 @@ int main(int argc, char **argv)
         LANE_PAIR(puts_reach_the_exporter),
         LANE_PAIR(chunks_of_all_sizes),
         LANE_PAIR(prepared_keys_are_one_mirror),
+        LANE_PAIR(a_mirror_lies_elsewhere),
         LANE_PAIR(nothing_new_costs_nothing),
         LANE_PAIR(growth_costs_by_new_chunks),
         LANE_PAIR(growth_is_seen_by_a_copy),
@@ -1199,6 +1387,9 @@ int main(int argc, char **argv)
         LANE_PAIR(other_streams_are_not_waited_for),
         LANE_PAIR(a_destroyed_stream_is_waited_for),
         LANE_PAIR(exporter_dies_under_a_copy),
+        LANE_PAIR(revoked_at_every_moment_of_a_sync),
+        LANE_PAIR(a_recycled_number_is_not_believed),
+        LANE_PAIR(a_poster_inside_is_waited_for),
         LANE_TEST(own_window),
         LANE_PAIR(own_window_on_a_second_device),
         LANE_PAIR(opened_on_another_device),

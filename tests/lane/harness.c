@@ -318,6 +318,11 @@ static void *standin(const char *variable, const char *symbol)
     return found;
 }
 
+void *lane_standin(const char *symbol)
+{
+    return standin("VMML_TEST_STANDIN", symbol);
+}
+
 vmml_uct_md_h lane_md(void)
 {
     static vmml_uct_md_h md;

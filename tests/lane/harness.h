@@ -133,6 +133,8 @@ size_t lane_differs(const void *bytes, uint64_t address, size_t size,
  * hooks that look at their caller. */
 vmml_uct_md_h lane_md(void);
 const void *lane_caller(void);
+/* A symbol of it. */
+void *lane_standin(const char *symbol);
 /* The same of a stand-in that shares descriptors by itself. */
 vmml_uct_md_h lane_md_native(void);
 

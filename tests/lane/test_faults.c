@@ -198,6 +198,106 @@ static void no_mirror_of_a_window_that_is_not(void)
     CHECK_EQUAL(sim_call_count("cuMemAddressReserve"), 1);
 }
 
+/* --- the exporter changes while a mirror is brought up to date ------------ */
+
+struct change {
+    uint64_t base;
+    unsigned step;
+    bool after;
+    bool back; /* mapped anew and published, with other bytes */
+    bool changed;
+};
+
+static void change_first(void *arg)
+{
+    const struct change *change = arg;
+    vmml_uct_mem_h memh;
+
+    CHECK_CU(lane_unmap(change->base, CHUNK));
+    if (!change->back)
+        return;
+    lane_map(change->base, CHUNK, 2);
+    memh = lane_reg(change->base, CHUNK);
+    CHECK(lane_pack(memh, change->base, CHUNK, key));
+}
+
+static void change_at(const struct lane_call *call, void *arg)
+{
+    struct change *change = arg;
+
+    if (change->changed || call->after != change->after ||
+        call->step < change->step)
+        return;
+    change->changed = true;
+    lane_on_thread(change_first, change);
+}
+
+/* What is copied after the exporter's call has returned is what it has now. */
+static void check_changed(const struct change *change, CUdeviceptr to,
+                          CUdeviceptr mirror)
+{
+    const struct vmml_copy copy = {to, mirror, CHUNK};
+    struct vmml_handle handle = lane_handle(key);
+
+    if (change->changed && !change->back) {
+        post(&copy, 1, CUDA_ERROR_INVALID_VALUE);
+    } else {
+        if (change->changed)
+            CHECK(vmml_mirror_prepare(&handle, 1));
+        check_bytes(to, mirror, change->base, 0, change->changed ? 2 : 1);
+    }
+    check_bytes(to, mirror, change->base, CHUNK, 1);
+    check_bytes(to, mirror, change->base, 2 * CHUNK, 1);
+}
+
+/* again: the mirror exists, and another chunk of it was revoked. */
+static bool change_during_sync(struct change *change, CUdeviceptr to,
+                               bool again)
+{
+    struct vmml_handle handle;
+    CUdeviceptr mirror;
+    vmml_uct_mem_h memh;
+
+    change->base = publish(4, &memh);
+    handle = lane_handle(key);
+    change->changed = false;
+    if (again) {
+        CHECK(vmml_mirror_prepare(&handle, 1));
+        CHECK_CU(lane_unmap(change->base + 3 * CHUNK, CHUNK));
+    }
+    lane_watch(change_at, change);
+    (void)vmml_mirror_prepare(&handle, 1);
+    lane_watch(NULL, NULL);
+    CHECK_CU(vmml_mirror_open(&handle, &mirror));
+    check_changed(change, to, mirror);
+    CHECK_CU(lane_unmap(change->base + CHUNK, 2 * CHUNK));
+    return change->changed;
+}
+
+static void changes_at_every_moment_of_a_sync(void)
+{
+    struct change change = {.step = 1};
+    vmml_uct_mem_h memh;
+    CUdeviceptr to;
+    bool any;
+    int round;
+
+    two_devices();
+    publish(1, &memh);
+    open_mirror(); /* makes the device's context current */
+    CHECK_CU(cuMemAlloc_v2(&to, CHUNK));
+    do {
+        any = false;
+        for (round = 0; round < 8; round++) {
+            change.after = round & 1;
+            change.back = round & 2;
+            any |= change_during_sync(&change, to, round & 4);
+        }
+        change.step++;
+    } while (any);
+    CHECK(change.step > 10);
+}
+
 /* --- pins ----------------------------------------------------------------- */
 
 /* Chunks 0 and 2 stay, 1 is revoked under a pin. */
@@ -462,6 +562,7 @@ int main(int argc, char **argv)
         LANE_PAIR(no_access_is_found_early),
         LANE_PAIR(growth_out_of_order),
         LANE_PAIR(no_mirror_of_a_window_that_is_not),
+        LANE_PAIR(changes_at_every_moment_of_a_sync),
         LANE_PAIR(pinned_mirror_checks_every_copy),
         LANE_PAIR(rebacked_under_pin),
         LANE_PAIR(element_on_another_device),

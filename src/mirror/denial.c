@@ -87,9 +87,6 @@ static enum whose whose(const struct vmml_denial *denial)
     char text[4096];
     char path[32];
 
-    /* Another process has this number here. */
-    if (denial->foreign)
-        return WHOSE_OURS;
     snprintf(path, sizeof(path), "/proc/%u/status", denial->pid);
     if (!read_status(path, text))
         return WHOSE_OURS;
@@ -196,6 +193,7 @@ static void warn_no_trace(const struct vmml_denial *denial)
                        socket_text(denial));
 }
 
+/* After pidfd_getfd(2) was tried: so the pid is one of our namespace. */
 static void warn_denied(const struct vmml_denial *denial)
 {
     const char *call = blocked_call();

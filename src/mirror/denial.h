@@ -5,14 +5,12 @@
 #ifndef VMML_MIRROR_DENIAL_H
 #define VMML_MIRROR_DENIAL_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 /* What each step ended with: -errno, or 0 where it was not tried. EXDEV: the
  * exporter lives in another PID namespace. */
 struct vmml_denial {
     uint32_t pid;
-    bool foreign; /* `pid` is a number of another PID namespace */
     int getfd;
     int socket;
 };

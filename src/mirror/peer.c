@@ -259,10 +259,7 @@ void vmml_peer_free(struct vmml_peer *peer)
 static bool try_steps(struct vmml_peer *peer, const struct vmml_handle *handle)
 {
     const enum vmml_step *steps = vmml_steps();
-    struct vmml_denial denial = {
-        .pid = handle->pid,
-        .foreign = !is_our_number(handle),
-    };
+    struct vmml_denial denial = {.pid = handle->pid};
     size_t i;
 
     for (i = 0; i < VMML_STEPS; i++) {

@@ -3,6 +3,8 @@
  * Hooks of UCT: where registrations begin and end, where keys are packed and
  * unpacked, and where memory is asked for.
  */
+#include <string.h>
+
 #include "base/conf.h"
 #include "base/fork.h"
 #include "base/log.h"
@@ -202,6 +204,30 @@ vmml_uct_rkey_unpack_v2(const void *caller, vmml_uct_component_h component,
     if (status != VMML_UCS_OK)
         return status;
     return uct->uct_rkey_unpack_v2(component, buffer, params, bundle);
+}
+
+/* UCX 1.23 gives cuda_ipc up between PID namespaces before any key comes. */
+int vmml_uct_iface_is_reachable_v2(
+    const void *caller, vmml_uct_iface_h iface,
+    const struct vmml_uct_is_reachable_params *params)
+{
+    static const char text[] = "different PID namespace";
+    const struct vmml_uct *uct = vmml_uct(caller);
+    int reachable;
+
+    if (uct == NULL || uct->uct_iface_is_reachable_v2 == NULL)
+        return 0;
+    reachable = uct->uct_iface_is_reachable_v2(iface, params);
+    if (!reachable && !vmml_in_child &&
+        (params->field_mask & VMML_UCT_REACHABLE_FIELD_INFO_STRING) &&
+        params->info_string != NULL &&
+        params->info_string_length >= sizeof(text) &&
+        strncmp(params->info_string, text, sizeof(text) - 1) == 0)
+        vmml_warn_once("no fast lane to a process in another PID namespace: "
+                       "this UCX does not use cuda_ipc there. Remedy: share "
+                       "the PID namespace (--pid=host, hostPID), or UCX 1.22 "
+                       "or older");
+    return reachable;
 }
 
 vmml_ucs_status_t vmml_uct_rkey_ptr(const void *caller,

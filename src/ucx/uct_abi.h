@@ -32,6 +32,7 @@ struct vmml_uct_md {
 typedef const struct vmml_uct_component *vmml_uct_component_h;
 typedef struct vmml_uct_md *vmml_uct_md_h;
 typedef void *vmml_uct_mem_h;
+typedef void *vmml_uct_iface_h;
 typedef void *vmml_ucp_worker_h;
 
 /* uct_rkey_bundle_t */
@@ -56,6 +57,16 @@ struct vmml_uct_mem_dereg_params {
 struct vmml_uct_rkey_unpack_params {
     uint64_t field_mask;
     uint8_t sys_device;
+};
+
+/* uct_iface_is_reachable_params_t; info_string: a text of UCX's why not. */
+#define VMML_UCT_REACHABLE_FIELD_INFO_STRING (1ull << 2)
+struct vmml_uct_is_reachable_params {
+    uint64_t field_mask;
+    const void *device_addr;
+    const void *iface_addr;
+    const char *info_string;
+    size_t info_string_length;
 };
 
 /* ucs_sys_bus_id_t */

@@ -528,6 +528,8 @@ static void exec_is_an_end_by_getfd(void)
     ex_setup = take_signals;
     start(&pair, 4);
     pair.mirror = im_attach(pair.key);
+    /* A child holds no end of the pipe. */
+    ex_fork(&pair.ex);
     CHECK(kill(pair.ex.pid, SIGHUP) == 0);
     check_end(&pair);
 }

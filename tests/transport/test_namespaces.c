@@ -220,6 +220,21 @@ static void pid_namespace_of_another_user(void)
     CHECK_EQUAL(pid_calls(), 0);
 }
 
+/* Nor where the socket is denied as pidfd_getfd(2) would be. */
+static void pid_namespace_without_any_socket(void)
+{
+    const long call = gate_number("socket");
+    struct pair pair;
+
+    CHECK(setenv("VMMLANE_TRANSPORT", "socket", 1) == 0);
+    log_and_start(&pair, CLONE_NEWPID);
+    gate_deny(&call, 1, EPERM);
+    watch_pid_calls();
+    refused_in_one_line(&pair);
+    CHECK(lane_log_has("its socket cannot be used"));
+    CHECK_EQUAL(pid_calls(), 0);
+}
+
 static void network_namespace(void)
 {
     struct pair pair;
@@ -493,6 +508,7 @@ int main(int argc, char **argv)
         LANE_TEST(pid_and_network_namespace),
         LANE_TEST(pid_namespace_without_socket),
         LANE_TEST(pid_namespace_of_another_user),
+        LANE_TEST(pid_namespace_without_any_socket),
         LANE_PAIR(network_namespace),
         LANE_TEST(user_is_not_mapped),
         LANE_TEST(user_is_mapped),

@@ -106,6 +106,51 @@ def namespace_checks(wheel):
                 lines=["lives in another PID namespace"])
 
 
+def nixl_problems(options):
+    """NIXL's UCX (1.23) gives cuda_ipc up there before any key: it is said.
+
+    None where NIXL is not installed.
+    """
+    unshare = f"{shutil.which('unshare')} --pid --fork --kill-child"
+    with tempfile.TemporaryDirectory() as folder:
+        python = Path(folder) / "python"
+        python.write_text("#!/bin/sh\n"
+                          'case "$*" in\n'
+                          f'*"--role exporter"*) exec {unshare} '
+                          f'"{options.nixl_python}" "$@" ;;\n'
+                          f'*) exec "{options.nixl_python}" "$@" ;;\n'
+                          "esac\n")
+        python.chmod(0o755)
+        done = subprocess.run(
+            [sys.executable, pair.HERE / "nixl_pair.py", "--driver",
+             options.driver, "--shim", options.shim, "--python", python,
+             "--any-lane", "--verbose"], stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True)
+    if done.returncode == 77:
+        return None
+    found = []
+    if done.returncode != 0:
+        found.append(f"exit code {done.returncode}\n{done.stdout[-3000:]}")
+    lines = done.stdout.count("no fast lane to a process in another PID "
+                              "namespace")
+    if lines != 1:
+        found.append(f"{lines} warnings, not 1")
+    return found
+
+
+def check_nixl(options):
+    """Returns how many checks failed."""
+    problems = nixl_problems(options)
+    if problems is None:
+        print("skip NIXL: not installed")
+        return 0
+    print(f"{'FAIL' if problems else 'ok  '} NIXL, another PID namespace: "
+          "cuda_ipc is refused, and it is said")
+    for problem in problems:
+        print(f"     {problem}")
+    return len(problems)
+
+
 def can_unshare():
     if os.geteuid() != 0 or not shutil.which("unshare"):
         return False
@@ -123,6 +168,9 @@ def parse_options():
     parser.add_argument("--timeout", type=float, default=60)
     parser.add_argument("--build", default=os.environ.get(
         "VMMLANE_UCX_BUILD", str(pair.CACHE / "ucx-client")))
+    parser.add_argument("--nixl-python",
+                        default=str(pair.ROOT / ".venv/bin/python"),
+                        help="interpreter that has nixl")
     parser.add_argument("--verbose", action="store_true")
     return parser.parse_args()
 
@@ -165,6 +213,8 @@ def main():
             raise pair.SetupError("no UCX wheel unpacked: run scripts/setup "
                                   "--ucx")
         failed = sum(run_version(options, version) for version in versions)
+        if can_unshare():
+            failed += check_nixl(options)
     except pair.SetupError as error:
         print(error)
         return 77

@@ -384,6 +384,34 @@ static void fabric_memory(void)
     CHECK(!lane_pack(memh, base + 16 * CHUNK, CHUNK, key));
 }
 
+/* Allowed, and no fabric on this host: the descriptor serves (A2). */
+static void fabric_that_cannot_be_had(void)
+{
+    static const struct lane_memory both = {
+        .handle_types = CU_MEM_HANDLE_TYPE_FABRIC |
+                        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
+    vmml_uct_mem_h memh;
+    uint64_t base;
+    unsigned i;
+
+    CHECK(setenv("VMMLANE_SIM_FABRIC", "on", 1) == 0);
+    lane_cuda(0);
+    base = lane_reserve(MANY * CHUNK);
+    for (i = 0; i < 3; i++)
+        lane_map_as(base + i * CHUNK, CHUNK, 1, &both);
+    for (i = 1; i <= 3; i += 2) {
+        /* The registration asks for a fabric handle, once. */
+        CHECK_EQUAL(sim_fail("cuMemExportToShareableHandle", 1,
+                             CUDA_ERROR_NOT_PERMITTED, 0),
+                    0);
+        memh = lane_reg(base, i * CHUNK);
+        CHECK_EQUAL(pack(memh, base, i * CHUNK), VMML_REASON_NONE);
+        sim_clear_failures();
+        CHECK_EQUAL(published(base, MANY * CHUNK), i);
+        lane_dereg(memh);
+    }
+}
+
 static void no_descriptor_left_is_a_tombstone(void)
 {
     struct rlimit limit;
@@ -1000,6 +1028,7 @@ int main(int argc, char **argv)
         LANE_TEST(border_of_a_reservation_is_a_tombstone),
         LANE_TEST(other_device_is_a_tombstone),
         LANE_TEST(fabric_memory),
+        LANE_TEST(fabric_that_cannot_be_had),
         LANE_TEST(no_descriptor_left_is_a_tombstone),
         LANE_TEST(driver_failures_leave_nothing),
         LANE_TEST(unmap_revokes_what_it_covers),

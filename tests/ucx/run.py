@@ -165,6 +165,9 @@ def cases_settings(sizes, version):
         yield Case("reloc", scenario, sizes.holey, *both, hook_mode="reloc")
     yield Case("share-off", "whole", sizes.small, *both,
                environment={"VMMLANE_SHARE": "off"})
+    # A range query for each 8 KiB (A8).
+    yield Case("share-off-uncached", "whole", sizes.small, *both,
+               environment={"VMMLANE_SHARE": "off", "UCX_MEMTYPE_CACHE": "n"})
     yield Case("vmm-local", "whole", sizes.main, *both,
                arguments=("--local", "vmm"))
     yield Case("local-memh", "whole", sizes.main, *both,
@@ -290,6 +293,15 @@ def judge_ipc(case, outcome):
     return []
 
 
+def judge_log(case, outcome):
+    """UCX says nothing of legacy IPC and of keys that it could not make."""
+    if not case.served:
+        return []
+    return [f"exporter: {line}" for line in outcome.logs[0].splitlines()
+            if "failed" in line and
+            ("cuIpcGetMemHandle" in line or "cuMemExportToShareable" in line)]
+
+
 def judge_exports(case, outcome):
     """A job that registers for each message does not export for each."""
     if case.scenario != "rounds" or outcome.exports is None:
@@ -321,6 +333,7 @@ def judge(case, outcome):
         problems += outcome.skipped
     problems += judge_ipc(case, outcome)
     problems += judge_exports(case, outcome)
+    problems += judge_log(case, outcome)
     if not problems:
         problems += judge_hooks(case, outcome)
     return problems

@@ -29,6 +29,9 @@ STEADY = {"whole", "windows", "interior", "tensors", "growth", "growth-below",
           "reback", "reback-deregistered", "reback-quiet", "unseen",
           "identity", "aliases", "idle", "hole", "hole-later"}
 
+# A client's exit code: the scenario cannot be had here.
+SKIP = 77
+
 # Functions that UCM hooks, by UCX version (measured with bistro).
 HOOKS = {(1, 18): 13, (1, 19): 14}
 HOOKS_NEWER = 15
@@ -312,9 +315,13 @@ def judge_exports(case, outcome):
     return []
 
 
-def judge(case, outcome):
+def judge(case, outcome, simulated):
     problems = []
     exporter, importer = outcome.codes
+    if exporter == SKIP and not simulated:
+        # What a real driver does not always grant, a wished address say.
+        outcome.skipped.append("the driver did not grant what it needs")
+        return []
     if outcome.timed_out:
         problems.append("timeout")
     killed = case.scenario in ("killed", "killed-in-flight")
@@ -334,7 +341,9 @@ def judge(case, outcome):
     problems += judge_ipc(case, outcome)
     problems += judge_exports(case, outcome)
     problems += judge_log(case, outcome)
-    if not problems:
+    # UCX 1.18 finds this driver's functions patchable in some processes only.
+    luck = not simulated and any(v.startswith("1.18.") for v in case.versions)
+    if not problems and not luck:
         problems += judge_hooks(case, outcome)
     return problems
 
@@ -400,7 +409,7 @@ def run_case(case, options, clients):
                                 tls=case.tls or options.tls,
                                 hook_mode=case.hook_mode, arguments=arguments)
         outcome.exports = exports_in(calls)
-    return case, outcome, judge(case, outcome)
+    return case, outcome, judge(case, outcome, options.driver is not None)
 
 
 def show(case, outcome, problems, options):

@@ -72,6 +72,7 @@ void vmml_chunk_kill(struct vmml_window *window, struct vmml_chunk *chunk,
     if (chunk->slot != VMML_NO_SLOT)
         vmml_ledger_kill(vmml_exporter.ledger, chunk->slot);
     vmml_window_remove_chunk(window, chunk);
+    vmml_exporter.chunk_count--;
     vmml_fd_list_add(fds, fd);
 }
 

@@ -139,6 +139,7 @@ static enum vmml_reason enter(struct vmml_window *window,
     if (chunk != NULL) {
         chunk->buffer_id = mapping->buffer_id;
         chunk->fd = fd;
+        vmml_exporter.chunk_count++;
     }
     pthread_mutex_unlock(&vmml_exporter.lock);
     if (chunk == NULL)
@@ -267,6 +268,49 @@ static uint64_t next_granule(const struct vmml_window *window, uint64_t address)
            ((address - window->base) / VMML_GRANULE + 1) * VMML_GRANULE;
 }
 
+/* Descriptors that others may open meanwhile. */
+#define ROOM_SLACK 256
+
+/* Chunks of [from, to) that are not published yet; more than `enough` are not
+ * counted. */
+static size_t count_unpublished(const struct vmml_real *real,
+                                struct vmml_window *window, uint64_t from,
+                                uint64_t to, size_t enough)
+{
+    struct mapping mapping;
+    size_t count = 0;
+
+    while (from < to && count <= enough) {
+        if (look_up(window, from, &mapping) != KNOWN_NOT) {
+            from = mapping.base + mapping.size;
+        } else if (probe(real, from, &mapping)) {
+            count++;
+            from = mapping.base + mapping.size;
+        } else {
+            from = next_granule(window, from);
+        }
+    }
+    return count;
+}
+
+/* Is there a descriptor for each chunk of [from, to)? A request that cannot be
+ * served in full must not use up what others could be served with. */
+static bool has_room(const struct vmml_real *real, struct vmml_window *window,
+                     uint64_t from, uint64_t to)
+{
+    size_t numbers = vmml_fd_limit().numbers;
+    size_t most = (to - from) / VMML_GRANULE + 2 + ROOM_SLACK;
+    size_t room;
+
+    pthread_mutex_lock(&vmml_exporter.lock);
+    most += vmml_exporter.chunk_count;
+    pthread_mutex_unlock(&vmml_exporter.lock);
+    if (most <= numbers)
+        return true;
+    room = vmml_fd_room();
+    return count_unpublished(real, window, from, to, room) <= room;
+}
+
 enum vmml_reason vmml_publish(const struct vmml_real *real,
                               struct vmml_window *window, uint64_t from,
                               uint64_t to, uint64_t *hole)
@@ -275,6 +319,8 @@ enum vmml_reason vmml_publish(const struct vmml_real *real,
     enum vmml_reason reason;
 
     *hole = 0;
+    if (!has_room(real, window, from, to))
+        return VMML_REASON_NO_DESCRIPTOR;
     while (from < to) {
         reason = publish_at(real, window, from, &mapping);
         if (reason == VMML_REASON_HOLE) {

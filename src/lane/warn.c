@@ -4,6 +4,7 @@
  */
 #include "lane/state.h"
 
+#include "base/fd.h"
 #include "base/log.h"
 
 #define REASON_COUNT (VMML_REASON_DEVICE + 1)
@@ -20,7 +21,7 @@ static const char *remedy(enum vmml_reason reason)
     case VMML_REASON_IMPORTED:
         return "register it in the process that made it";
     case VMML_REASON_NO_DESCRIPTOR:
-        return "raise the limit of open files (ulimit -n)";
+        return "raise the hard limit of open files (ulimit -Hn)";
     case VMML_REASON_FABRIC:
         return "register each handle of fabric memory by itself";
     case VMML_REASON_DEVICE:
@@ -31,6 +32,24 @@ static const char *remedy(enum vmml_reason reason)
     }
 }
 
+static void warn_of_limit(uint64_t address, uint64_t length)
+{
+    struct vmml_fd_limit limit = vmml_fd_limit();
+    size_t chunks;
+
+    pthread_mutex_lock(&vmml_exporter.lock);
+    chunks = vmml_exporter.chunk_count;
+    pthread_mutex_unlock(&vmml_exporter.lock);
+    vmml_warn(
+        "no fast lane for 0x%lx+0x%lx: too few file descriptors, and each "
+        "chunk needs one. RLIMIT_NOFILE's hard limit of %lu allows %zu "
+        "(%d stay the application's), %zu are free, %zu chunks have one. "
+        "Transfers of it are correct and slow. Remedy: %s",
+        (unsigned long)address, (unsigned long)length, limit.hard,
+        limit.numbers, VMML_FD_SPARE, vmml_fd_room(), chunks,
+        remedy(VMML_REASON_NO_DESCRIPTOR));
+}
+
 void vmml_lane_warn(enum vmml_reason reason, uint64_t address, uint64_t length)
 {
     static struct vmml_once seen[REASON_COUNT];
@@ -38,6 +57,10 @@ void vmml_lane_warn(enum vmml_reason reason, uint64_t address, uint64_t length)
     if (reason <= VMML_REASON_NONE || reason >= REASON_COUNT ||
         !vmml_once(&seen[reason]))
         return;
+    if (reason == VMML_REASON_NO_DESCRIPTOR) {
+        warn_of_limit(address, length);
+        return;
+    }
     vmml_warn("no fast lane for 0x%lx+0x%lx: %s. Transfers of it are correct "
               "and slow. Remedy: %s",
               (unsigned long)address, (unsigned long)length,

@@ -437,7 +437,7 @@ static void no_descriptor_left_is_a_tombstone(void)
     }
     CHECK_EQUAL(reason, VMML_REASON_NO_DESCRIPTOR);
     CHECK(done >= 10 && done <= 20);
-    CHECK_EQUAL(lane_log_count("ulimit -n"), 1);
+    CHECK_EQUAL(lane_log_count("ulimit -Hn"), 1);
     /* Nothing of it sticks. */
     CHECK_CU(lane_unmap(base, CHUNK));
     CHECK_EQUAL(pack(memh, base + i * CHUNK, CHUNK), VMML_REASON_NONE);

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT */
+#include "many.h"
+
+#include "hooks.h"
+
+static CUmemGenericAllocationHandle handles[MANY_ALLOCATIONS];
+
+static void allocate(void)
+{
+    CUmemAllocationProp prop = {
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
+    };
+    CUmemAccessDesc desc = {
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
+        .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    uint64_t base = lane_reserve(MANY_ALLOCATIONS * CHUNK);
+    unsigned i;
+
+    for (i = 0; i < MANY_ALLOCATIONS; i++) {
+        uint64_t at = base + i * CHUNK;
+
+        CHECK_CU(cuMemCreate(&handles[i], CHUNK, &prop, 0));
+        CHECK_CU(cuMemMap(at, CHUNK, 0, handles[i], 0));
+        CHECK_CU(cuMemSetAccess(at, CHUNK, &desc, 1));
+        lane_fill(sim_host_view(at, CHUNK), 0, CHUNK, i);
+    }
+    CHECK_CU(cuMemUnmap(base, MANY_ALLOCATIONS * CHUNK));
+    CHECK_CU(cuMemAddressFree(base, MANY_ALLOCATIONS * CHUNK));
+}
+
+void many_map(uint64_t base, uint64_t first, uint64_t count)
+{
+    CUmemAccessDesc desc = {
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
+        .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    uint64_t i;
+
+    if (handles[0] == 0)
+        allocate();
+    for (i = first; i < first + count; i++)
+        CHECK_CU(vmml_cuMemMap(NULL, base + i * CHUNK, CHUNK, 0,
+                               handles[many_allocation(i)], 0));
+    CHECK_CU(vmml_cuMemSetAccess(NULL, base + first * CHUNK, count * CHUNK,
+                                 &desc, 1));
+}

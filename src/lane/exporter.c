@@ -140,8 +140,11 @@ bool vmml_exporter_ready(void)
     if (status != 0) {
         vmml_warn_once(
             "the ledger cannot be made (errno %d): memory of "
-            "cuMemCreate keeps the lane that UCX finds without vmmlane",
-            status);
+            "cuMemCreate keeps the lane that UCX finds without vmmlane%s",
+            status,
+            status == EMFILE || status == ENFILE
+                ? ". Remedy: raise the limit of open files (ulimit -n)"
+                : "");
         return false;
     }
     vmml_info("ledger made: descriptor %d",

@@ -1018,6 +1018,59 @@ static void own_window_on_a_second_device(void)
     im_refused(mirror, CHUNK);
 }
 
+/* One handle at two addresses, and in another reservation: a chunk each. */
+static void aliases(void)
+{
+    CUmemAllocationProp prop = {
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
+    };
+    CUmemAccessDesc desc = {
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
+        .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    uint64_t at[3], base, other;
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr mirror[3];
+    uint8_t key[2][KEY_SIZE];
+    unsigned i;
+
+    CHECK(setenv("VMMLANE_SIM_DEVICES", "2", 1) == 0);
+    lane_cuda(0);
+    base = lane_reserve(WINDOW);
+    other = lane_reserve(WINDOW);
+    at[0] = base;
+    at[1] = base + CHUNK;
+    at[2] = other + 5 * CHUNK;
+    CHECK_CU(cuMemCreate(&handle, CHUNK, &prop, 0));
+    for (i = 0; i < 3; i++) {
+        CHECK_CU(vmml_cuMemMap(NULL, at[i], CHUNK, 0, handle, 0));
+        CHECK_CU(vmml_cuMemSetAccess(NULL, at[i], CHUNK, &desc, 1));
+    }
+    CHECK_CU(cuMemRelease(handle));
+    CHECK(lane_pack(lane_reg(base, 2 * CHUNK), base, 2 * CHUNK, key[0]));
+    CHECK(lane_pack(lane_reg(at[2], CHUNK), at[2], CHUNK, key[1]));
+    /* The process as its own peer: on another device it needs mirrors. */
+    lane_cuda(1);
+    mirror[0] = im_open(key[0]);
+    mirror[1] = mirror[0] + CHUNK;
+    mirror[2] = im_open(key[1]) + 5 * CHUNK;
+    for (i = 0; i < 3; i++) {
+        im_put(mirror[i], at[i], CHUNK, i + 1);
+        /* The same bytes through the next alias. */
+        im_expect(mirror[(i + 1) % 3], at[i], CHUNK, i + 1);
+        CHECK_EQUAL(lane_differs(sim_host_view(at[(i + 2) % 3], CHUNK), at[i],
+                                 CHUNK, i + 1),
+                    CHUNK);
+    }
+    /* One alias goes, the others stay. */
+    CHECK_CU(lane_unmap(at[0], CHUNK));
+    im_refused(mirror[0], CHUNK);
+    im_expect(mirror[1], at[2], CHUNK, 3);
+    im_expect(mirror[2], at[2], CHUNK, 3);
+}
+
 /* The unpack hook prepared one device, UCX opens on another: mapped by the
  * first copy. */
 static void read_on_second_device(void *arg)
@@ -1261,6 +1314,53 @@ static void the_importer_forks(void)
     ex_stop(&pair.ex);
 }
 
+static bool forking_is_over;
+
+static void *copy_all_the_time(void *arg)
+{
+    struct pair *pair = arg;
+
+    lane_cuda(0);
+    while (!__atomic_load_n(&forking_is_over, __ATOMIC_RELAXED)) {
+        CUresult result = im_post(im_buffer(), pair->mirror, CHUNK);
+
+        CHECK(result == CUDA_SUCCESS || result == CUDA_ERROR_INVALID_VALUE);
+        CHECK_CU(cuStreamSynchronize(im_stream()));
+        (void)im_prepare(pair->key);
+    }
+    return NULL;
+}
+
+static void the_importer_forks_while_others_work(void)
+{
+    struct pair pair;
+    pthread_t thread;
+    unsigned i;
+
+    start(&pair, 2);
+    attach(&pair);
+    ex_churn(&pair.ex, pair.base, CHUNK, 1);
+    CHECK_EQUAL(pthread_create(&thread, NULL, copy_all_the_time, &pair), 0);
+    for (i = 0; i < 100; i++) {
+        int status;
+        pid_t pid = fork();
+
+        if (pid == 0) {
+            /* None of these may wait for the other thread's locks. */
+            (void)im_post(im_buffer(), pair.mirror, 1);
+            (void)im_close(pair.mirror);
+            CHECK_EQUAL(special_fds(), 0);
+            _exit(0);
+        }
+        CHECK_EQUAL(waitpid(pid, &status, 0), pid);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    __atomic_store_n(&forking_is_over, true, __ATOMIC_RELAXED);
+    CHECK_EQUAL(pthread_join(thread, NULL), 0);
+    expect(&pair, CHUNK, CHUNK, 1);
+    ex_kill(&pair.ex);
+}
+
 /* --- who is there --------------------------------------------------------- */
 
 /* Handles as another process could write them. */
@@ -1392,6 +1492,7 @@ int main(int argc, char **argv)
         LANE_PAIR(a_poster_inside_is_waited_for),
         LANE_TEST(own_window),
         LANE_PAIR(own_window_on_a_second_device),
+        LANE_PAIR(aliases),
         LANE_PAIR(opened_on_another_device),
         LANE_PAIR(no_peer_access),
         LANE_PAIR(prepared_without_a_device),
@@ -1401,6 +1502,7 @@ int main(int argc, char **argv)
         LANE_PAIR(all_pinned),
         LANE_PAIR(the_exporter_forks),
         LANE_PAIR(the_importer_forks),
+        LANE_PAIR(the_importer_forks_while_others_work),
         LANE_PAIR(hostile_handles),
         LANE_PAIR(the_ledger_number_is_something_else),
         LANE_PAIR(churn_under_copies),

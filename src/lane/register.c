@@ -232,7 +232,9 @@ void vmml_lane_register(vmml_uct_md_h md, vmml_uct_mem_h memh, void *address,
                (unsigned long)length, (unsigned long)memory.base,
                (unsigned long)memory.size,
                !taken ? "native, no ledger entry can be had"
-                      : vmml_reason_string(registration.refused));
+               : registration.refused == VMML_REASON_NONE
+                   ? "taken"
+                   : vmml_reason_string(registration.refused));
 }
 
 static void encode(const struct vmml_window *window, enum vmml_reason reason,

@@ -91,6 +91,9 @@ void vmml_window_retire(struct vmml_window *window, struct vmml_fd_list *fds)
     vmml_windows_remove(&vmml_exporter.windows, window);
 }
 
+/* So often the importers' socket is tried. */
+#define SOCKET_TRIES 16
+
 /* For the socket: a copy of what an importer may have. */
 static int get_shared(uint32_t what, uint32_t slot, uint64_t serial)
 {
@@ -111,18 +114,21 @@ static int get_shared(uint32_t what, uint32_t slot, uint64_t serial)
     return fd < 0 ? -errno : fd;
 }
 
-/* Let importers come for descriptors where the kernel does not by itself. */
-static void open_ways(void)
+/* With the lock, at each registration until it was done: what is short may
+ * pass. */
+static void open_socket(void)
 {
+    static unsigned tries;
+    static bool done;
     int status;
 
-    if (vmml_step_allowed(VMML_STEP_PTRACER))
-        vmml_ptracer_allow(vmml_ptrace_scope(VMML_PTRACE_SCOPE_FILE));
-    if (!vmml_step_allowed(VMML_STEP_SOCKET))
+    if (done || tries == SOCKET_TRIES || !vmml_step_allowed(VMML_STEP_SOCKET))
         return;
+    tries++;
     status =
         vmml_server_start(vmml_ledger_nonce(vmml_exporter.ledger), get_shared);
-    if (status != 0)
+    done = status == 0;
+    if (!done)
         vmml_info("no socket for importers (errno %d): they have "
                   "pidfd_getfd(2) alone",
                   -status);
@@ -132,8 +138,10 @@ bool vmml_exporter_ready(void)
 {
     int status;
 
-    if (vmml_exporter.ledger != NULL)
+    if (vmml_exporter.ledger != NULL) {
+        open_socket();
         return true;
+    }
     status = vmml_fork_watch();
     if (status == 0)
         status = -vmml_ledger_create(&vmml_exporter.ledger);
@@ -149,7 +157,9 @@ bool vmml_exporter_ready(void)
     }
     vmml_info("ledger made: descriptor %d",
               vmml_ledger_fd(vmml_exporter.ledger));
-    open_ways();
+    if (vmml_step_allowed(VMML_STEP_PTRACER))
+        vmml_ptracer_allow(vmml_ptrace_scope(VMML_PTRACE_SCOPE_FILE));
+    open_socket();
     return true;
 }
 

@@ -47,6 +47,35 @@ size_t vmml_peer_signs(const struct vmml_peer *peer,
     return count;
 }
 
+/* A connection may end without its exporter: is the socket all that shows an
+ * end, while something else shows life? Then the next question connects anew.
+ */
+static bool is_only_socket(struct vmml_peer *peer, const struct pollfd *signs,
+                           size_t count)
+{
+    int ended = atomic_load(&peer->socket);
+    bool alive = false;
+    size_t i;
+
+    for (i = 0; i < count; i++) {
+        if (signs[i].fd == ended)
+            continue;
+        if (signs[i].revents != 0)
+            return false;
+        alive = true;
+    }
+    if (!alive)
+        return false;
+    if (pthread_mutex_trylock(&peer->asking) == 0) {
+        if (atomic_load(&peer->socket) == ended) {
+            atomic_store(&peer->socket, -1);
+            vmml_fd_close(ended);
+        }
+        pthread_mutex_unlock(&peer->asking);
+    }
+    return true;
+}
+
 bool vmml_peer_ended(struct vmml_peer *peer)
 {
     struct pollfd signs[VMML_PEER_SIGNS];
@@ -55,7 +84,7 @@ bool vmml_peer_ended(struct vmml_peer *peer)
     if (atomic_load(&peer->dead))
         return true;
     count = vmml_peer_signs(peer, signs);
-    if (poll(signs, count, 0) <= 0)
+    if (poll(signs, count, 0) <= 0 || is_only_socket(peer, signs, count))
         return false;
     atomic_store(&peer->dead, true);
     return true;
@@ -236,6 +265,12 @@ static int attach_socket(struct vmml_peer *peer,
         peer->life_fd = vmml_fd_raise(fd);
     else
         vmml_fd_close(fd);
+    /* Without an answer there is no connection either, so no sign of life. */
+    if (fd == -EPIPE || fd == -ETIMEDOUT || fd == -EPROTO) {
+        vmml_ledger_close(peer->reader);
+        peer->reader = NULL;
+        return fd;
+    }
     return 0;
 }
 

@@ -20,7 +20,7 @@ typedef int (*vmml_server_get)(uint32_t what, uint32_t slot, uint64_t serial);
 #define VMML_SERVER_CLIENTS 512
 
 /*
- * Bind the socket and start its thread. Called once.
+ * Bind the socket and start its thread. Called until it succeeds.
  * Returns 0, or -errno: then importers have pidfd_getfd(2) alone.
  */
 int vmml_server_start(const uint8_t nonce[VMML_NONCE_SIZE],

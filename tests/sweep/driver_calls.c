@@ -25,7 +25,7 @@ struct driver_call {
 
 static struct driver_call calls[MAX_CALLS];
 static size_t call_count;
-static struct driver_call *batch;
+static struct driver_call *batch, *ipc_open;
 
 static const struct {
     const char *name;
@@ -89,7 +89,17 @@ long sweep_driver_call(long a, long b, long c, long d, long e, long f,
     return (long)result;
 }
 
-/* The one function with arguments on the stack. */
+/* The two functions with arguments on the stack. */
+static CUresult ipc_open_call(CUdeviceptr *ptr, CUipcMemHandle handle,
+                              unsigned flags)
+{
+    __typeof__(cuIpcOpenMemHandle_v2) *real = (void *)ipc_open->real;
+    bool passed;
+    int error = enter(ipc_open, __builtin_return_address(0), &passed);
+
+    return error != 0 ? (CUresult)error : real(ptr, handle, flags);
+}
+
 static CUresult batch_call(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes,
                            size_t count, CUmemcpyAttributes *attributes,
                            size_t *indices, size_t attribute_count,
@@ -130,13 +140,26 @@ __asm__(".text\n"
         "add $24, %rsp\n"
         "ret\n");
 
+static void *entry_for(struct driver_call *call)
+{
+    if (strcmp(call->name, "cuMemcpyBatchAsync_v2") == 0) {
+        batch = call;
+        return (void *)batch_call;
+    }
+    if (strcmp(call->name, "cuIpcOpenMemHandle_v2") == 0) {
+        ipc_open = call;
+        return (void *)ipc_open_call;
+    }
+    return sweep_thunks + (call - calls) * THUNK_SIZE;
+}
+
 static void *thunk_for(const char *name, void *real)
 {
     struct driver_call *call;
 
     for (size_t i = 0; i < call_count; i++)
         if (strcmp(calls[i].name, name) == 0)
-            return calls[i].real == NULL ? NULL : sweep_thunks + i * THUNK_SIZE;
+            return entry_for(&calls[i]);
     if (call_count == MAX_CALLS || strlen(name) >= sizeof(call->name)) {
         fprintf(stderr, "sweep: no room for %s\n", name);
         abort();
@@ -152,10 +175,7 @@ static void *thunk_for(const char *name, void *real)
             call->change = effects[i].change;
         }
     call_count++;
-    if (strcmp(name, "cuMemcpyBatchAsync_v2") != 0)
-        return sweep_thunks + (call - calls) * THUNK_SIZE;
-    batch = call;
-    return (void *)batch_call;
+    return entry_for(call);
 }
 
 /* ---- the shim's dlsym ---- */

@@ -27,13 +27,21 @@ sys.path.insert(0, str(HERE.parent / "ucx"))
 
 import pair  # noqa: E402
 
-ROUNDS = ["whole", "growth", "reback", "tensors", "upgrade"]
+ROUNDS = ["whole", "growth", "reback", "tensors", "upgrade", "pieces", "fence"]
+# Of these rounds only what the others have not: many chunks, order.
+ONLY = {"pieces": ("importer", r"cuMemcpy|cuStream|cuEvent"),
+        "fence": ("importer", r"cuStream|cuEvent|cuCtx|cuThread")}
 # The rounds that a process can begin with.
 COLD_ROUNDS = ["whole", "upgrade"]
 SIDES = ["exporter", "importer"]
+# Ways for descriptors: name, environment, and the rounds that are enough.
+WAYS = {"": ({}, ROUNDS),
+        "socket": ({"VMMLANE_TRANSPORT": "socket"}, ["whole"])}
+
 # What a pair does before its first failure: all that it will go on to hold. The
 # last two use what it has for a denied pidfd_getfd and for a lost lane.
 WARM_UP = ["whole env -", "growth - -", "reback - -", "tensors - -",
+           "pieces - -", "fence - -",
            "whole importer pidfd_getfd:2:1",
            "whole exporter cuMemExportToShareableHandle:1:2"]
 BATCH = 24  # runs in one pair of processes
@@ -81,6 +89,7 @@ class Fault:
     error: int = 0
     forever: bool = False
     cold: bool = False  # from the start of the process
+    way: str = ""
 
     @property
     def rule(self):
@@ -93,7 +102,8 @@ class Fault:
 
     def __str__(self):
         start = "first " if self.cold else ""
-        return f"{start}{self.round} {self.side} {self.rule}"
+        way = f"{self.way} " if self.way else ""
+        return f"{way}{start}{self.round} {self.side} {self.rule}"
 
 
 @dataclasses.dataclass
@@ -145,12 +155,17 @@ def parse_report(run, side, phase, words):
 
 
 class Runner:
-    def __init__(self, options, version):
+    def __init__(self, options, version, way):
         self.options = options
+        self.way = way
         self.wheel = pair.Wheel(version)
         self.client = pair.build_client(self.wheel, options.build)
         self.numbers = itertools.count()
         self.most = []  # lines of a plan
+
+    def is_late(self):
+        return self.options.seconds is not None and \
+            time.monotonic() > self.options.start + self.options.seconds
 
     def run(self, lines, rule=None, side=None):
         """Runs a plan in a new pair of processes."""
@@ -163,6 +178,7 @@ class Runner:
                 "VMMLANE_SWEEP_RULE": rule if name == side else "",
                 "VMMLANE_SIM_DOMAIN": f"sweep{os.getpid()}-{number}",
                 "VMMLANE_LOG": self.options.log,
+                **WAYS[self.way][0],
             }
             sides.append(pair.Side(self.wheel, self.client, shim=preload,
                                    environment=environment))
@@ -171,7 +187,7 @@ class Runner:
             plan.flush()
             return pair.run_pair(
                 *sides, "sweep", "vmm:3x2M", driver=self.options.driver,
-                timeout=WAIT + 10 + 3 * len(lines),
+                timeout=WAIT + 20 + 5 * len(lines),
                 arguments=("--plan", plan.name, "--timeout", str(WAIT)))
 
 
@@ -203,17 +219,30 @@ def count(runner):
         for side in SIDES:
             counts[name, side, True] = run.calls[side]
     outcome = runner.run(WARM_UP)
-    held = most_held(parse_runs(outcome.logs[1]))
+    runs = parse_runs(outcome.logs[1])
+    if outcome.codes != (0, 0) or len(runs) != len(WARM_UP):
+        sys.exit(f"the warm-up failed: {ended(outcome)}\n{outcome.logs[0]}\n"
+                 f"{outcome.logs[1]}")
+    held = most_held(runs)
     runner.most = [f"most {side} {','.join(map(str, held[side].values()))}"
                    for side in SIDES]
     return counts, held
 
 
-def faults_of(counts, everything):
+def is_wanted(way, name, side, call):
+    if name not in WAYS[way][1]:
+        return False
+    only_side, pattern = ONLY.get(name, (side, ""))
+    return side == only_side and re.match(pattern, call)
+
+
+def faults_of(counts, everything, way):
     """Every call at every use; of a cold start, what is not in a warm one."""
     for (name, side, cold), calls in sorted(counts.items()):
         warm = counts.get((name, side, False), {})
         for call, (own, passed) in sorted(calls.items()):
+            if not is_wanted(way, name, side, call):
+                continue
             uses = own
             if (name, side, call) in HANDED_ON:
                 uses += passed
@@ -221,15 +250,16 @@ def faults_of(counts, everything):
                     sum(warm.get(call, (0, 0))) == own + passed:
                 continue
             for n in range(1, uses + 1):
-                yield Fault(name, side, call, n, cold=cold)
+                yield Fault(name, side, call, n, cold=cold, way=way)
                 if everything and not cold:
-                    yield Fault(name, side, call, n, forever=True)
+                    yield Fault(name, side, call, n, forever=True,
+                                way=way)
                     errors = MORE_RESULTS if call.startswith("cu") else \
                         MORE_ERRORS.get(call, [])
                     for error in errors:
                         if (call, error) in FINAL:
                             continue
-                        yield Fault(name, side, call, n, error=error)
+                        yield Fault(name, side, call, n, error=error, way=way)
 
 
 def unwrapped(shim):
@@ -322,6 +352,8 @@ def is_unlucky(outcome):
 
 
 def run_cold(runner, fault, held):
+    if runner.is_late():
+        return []
     outcome = runner.run([f"{fault.round} env -"], fault.rule, fault.side)
     if is_unlucky(outcome):
         return run_cold(runner, fault, held)
@@ -335,7 +367,7 @@ def run_batch(runner, faults, held):
     """Warm runs, one after the other; after a bad one in a new pair, so that
     none is blamed for what one before it did."""
     judged = []
-    while faults:
+    while faults and not runner.is_late():
         lines = [f"{f.round} {f.side} {f.rule}" for f in faults]
         outcome = runner.run(WARM_UP + lines)
         runs = parse_runs(outcome.logs[1])
@@ -413,6 +445,8 @@ def parse_options():
                         help="folder of the simulated libcuda.so.1")
     parser.add_argument("--share", type=int, metavar="N",
                         help="N runs of each version, chosen by --seed")
+    parser.add_argument("--seconds", type=float, metavar="N",
+                        help="begin no more runs after N seconds")
     parser.add_argument("--seed", type=int, default=4)
     parser.add_argument("--everything", action="store_true",
                         help="also other errors, and calls that fail for ever")
@@ -429,27 +463,28 @@ def parse_options():
     return parser.parse_args()
 
 
-def choose(options, faults):
+def choose(options, faults, share):
     if options.only:
         faults = [f for f in faults if re.search(options.only, str(f))]
-    if options.share is not None and options.share < len(faults):
-        faults = random.Random(options.seed).sample(faults, options.share)
-    return faults
+    # In no order, so that what a limit cuts off is a sample too.
+    faults = random.Random(options.seed).sample(faults, len(faults))
+    return faults if share is None else faults[:share]
 
 
-def sweep_version(options, version):
-    runner = Runner(options, version)
+def sweep_version(options, version, way, share):
+    runner = Runner(options, version, way)
     counts, held = count(runner)
-    faults = choose(options, list(faults_of(counts, options.everything)))
+    faults = choose(options, list(faults_of(counts, options.everything, way)),
+                    share)
     warm = [f for f in faults if not f.cold]
-    print(f"UCX {version}: {len(warm)} runs in warm processes, "
+    print(f"UCX {version} {way}: {len(warm)} runs in warm processes, "
           f"{len(faults) - len(warm)} from the start of one", flush=True)
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         tasks = [pool.submit(run_batch, runner, warm[i:i + BATCH], held)
                  for i in range(0, len(warm), BATCH)]
         tasks += [pool.submit(run_cold, runner, f, held)
                   for f in faults if f.cold]
-        for task in tasks:
+        for task in concurrent.futures.as_completed(tasks):
             for judged in task.result():
                 show(judged, options.verbose)
                 yield version, judged
@@ -457,7 +492,7 @@ def sweep_version(options, version):
 
 def main():
     options = parse_options()
-    start = time.monotonic()
+    options.start = time.monotonic()
     options.driver = Path(options.driver).resolve()
     options.shim = Path(options.shim).resolve(strict=True)
     options.faults = Path(options.faults).resolve(strict=True)
@@ -468,14 +503,17 @@ def main():
         return 1
     versions = options.ucx or pair.wheel_versions()[-1:]
     try:
+        shares = [options.share and share * options.share // 5
+                  for share in (4, 1)]
         results = [result for version in versions
-                   for result in sweep_version(options, version)]
+                   for way, share in zip(WAYS, shares)
+                   for result in sweep_version(options, version, way, share)]
     except pair.SetupError as error:
         print(error)
         return 77
     if options.table:
         Path(options.table).write_text("\n".join(table(results)) + "\n")
-    print(f"{totals(results)}, {time.monotonic() - start:.0f} s")
+    print(f"{totals(results)}, {time.monotonic() - options.start:.0f} s")
     bad = any(judged.kind == "FAILED" for _, judged in results)
     return 1 if bad or not results else 0
 

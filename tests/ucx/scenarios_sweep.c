@@ -39,7 +39,7 @@ char *sweep_obey(const char *payload)
 
 /* ---- rounds: each makes its memory and keys, and ends them ---- */
 
-#define SPEC "vmm:3x2M~16M"
+#define SPEC "vmm:3x2M~160M"
 
 /* Always at one address: a mirror is kept for each window that there was. */
 static struct remote memory(const char *specification, uint64_t seed)
@@ -87,7 +87,7 @@ static void round_whole(void)
 static void round_upgrade(void)
 {
     uint64_t seed = new_seed();
-    struct remote remote = memory("none:3x2M~16M", seed);
+    struct remote remote = memory("none:3x2M~160M", seed);
     struct key key = key_make_all(&remote);
 
     get_and_put(&key, seed, "upgraded");
@@ -151,13 +151,90 @@ static void round_tensors(void)
     remote_free(&remote);
 }
 
+/* So many chunks that a copy is posted in pieces. */
+static void round_pieces(void)
+{
+    uint64_t seed = new_seed();
+    struct remote remote = memory("vmm:72x2M~160M", seed);
+    struct key key = key_make_all(&remote);
+
+    get(&key, seed, "pieces");
+    end(&key);
+    remote_free(&remote);
+}
+
+static struct transfer put_of(const struct key *key, CUdeviceptr local)
+{
+    return (struct transfer){
+        .operation = OP_PUT,
+        .local = local,
+        .length = key->length,
+        .remote = key->remote->base + key->offset,
+        .rkey = key->rkey,
+    };
+}
+
+/* Two PUTs with a fence between them, on streams of two kinds of keys. */
+static void put_both(const struct key keys[2], const uint64_t seeds[2])
+{
+    CUdeviceptr local = local_buffer(keys[0].length + keys[1].length);
+    CUdeviceptr at[2] = {local, local + keys[0].length};
+    struct outcome outcomes[2] = {{.verdict = BYTES_NONE},
+                                  {.verdict = BYTES_NONE}};
+    ucs_status_ptr_t requests[2];
+    ucs_status_t flushed;
+
+    for (int i = 0; i < 2; i++)
+        device_fill(at[i], keys[i].length, seeds[i], keys[i].offset);
+    for (int i = 0; i < 2; i++) {
+        struct transfer put = put_of(&keys[i], at[i]);
+
+        requests[i] = transfer_post(&put, outcomes[i].lane);
+        if (i == 0)
+            outcomes[i].status = ucp_worker_fence(ucx.worker);
+    }
+    for (int i = 0; i < 2; i++) {
+        ucs_status_t status = transport_wait(requests[i]);
+
+        if (status != UCS_OK)
+            outcomes[i].status = status;
+    }
+    flushed = transport_flush(ucx.ep);
+    for (int i = 0; i < 2; i++) {
+        if (outcomes[i].status == UCS_OK)
+            outcomes[i].status = flushed;
+        if (outcomes[i].status == UCS_OK)
+            outcomes[i].verdict = remote_check(keys[i].remote, keys[i].offset,
+                                               keys[i].length, seeds[i])
+                                      ? BYTES_OK
+                                      : BYTES_BAD;
+        report_detail(keys[i].remote, "put", outcomes[i], "fenced");
+    }
+}
+
+static void round_fence(void)
+{
+    const uint64_t seeds[2] = {new_seed(), new_seed()};
+    struct remote vmm = memory(SPEC, new_seed());
+    struct remote plain = filled("malloc:4M", new_seed());
+    struct key keys[2] = {key_make_all(&vmm), key_make_all(&plain)};
+
+    if (keys[0].rkey != NULL && keys[1].rkey != NULL)
+        put_both(keys, seeds);
+    end(&keys[0]);
+    end(&keys[1]);
+    remote_free(&plain);
+    remote_free(&vmm);
+}
+
 static const struct round {
     const char *name;
     void (*run)(void);
 } rounds[] = {
     {"whole", round_whole},     {"upgrade", round_upgrade},
     {"growth", round_growth},   {"reback", round_reback},
-    {"tensors", round_tensors},
+    {"tensors", round_tensors}, {"pieces", round_pieces},
+    {"fence", round_fence},
 };
 
 static const struct round *round_named(const char *name)

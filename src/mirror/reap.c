@@ -70,12 +70,14 @@ static bool condemn(struct vmml_mirror *mirror)
     return done;
 }
 
-/* Returns whether it is waited for. */
+/* Returns whether it is waited for: nothing tells when a window goes. */
 static bool collect_mirror(struct vmml_mirror *mirror, uint64_t now)
 {
-    if (!is_unused(mirror) || !is_gone(mirror)) {
+    bool unused = is_unused(mirror);
+
+    if (!unused || !is_gone(mirror)) {
         mirror->unused_since = 0;
-        return false;
+        return unused;
     }
     if (mirror->unused_since == 0)
         mirror->unused_since = now;

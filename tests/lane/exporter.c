@@ -30,6 +30,7 @@ enum op {
     OP_FILL,
     OP_HOLDS,
     OP_FD_COUNT,
+    OP_RUN,
     OP_CALLS,
     OP_REFUSE_UNMAP,
     OP_FORK,
@@ -45,6 +46,7 @@ struct request {
     uint64_t address;
     uint64_t size;
     uint64_t memh;
+    uint64_t (*function)(uint64_t arg);
     char name[48];
 };
 
@@ -159,6 +161,8 @@ static uint64_t serve(const struct request *request, uint8_t *key)
         return holds(request);
     case OP_FD_COUNT:
         return lane_fd_count();
+    case OP_RUN:
+        return request->function(address);
     case OP_CALLS:
         return (uint64_t)sim_call_count(request->name);
     case OP_REFUSE_UNMAP:
@@ -452,6 +456,15 @@ bool ex_holds(struct exporter *exporter, uint64_t address, size_t size,
 unsigned ex_fd_count(struct exporter *exporter)
 {
     return (unsigned)ask_range(exporter, OP_FD_COUNT, 0, 0);
+}
+
+uint64_t ex_run(struct exporter *exporter, uint64_t (*function)(uint64_t arg),
+                uint64_t arg)
+{
+    struct request request = {
+        .op = OP_RUN, .address = arg, .function = function};
+
+    return ask(exporter, &request).value;
 }
 
 long ex_calls(struct exporter *exporter, const char *name)

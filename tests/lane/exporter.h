@@ -49,6 +49,9 @@ void ex_fill(struct exporter *exporter, uint64_t address, size_t size,
 bool ex_holds(struct exporter *exporter, uint64_t address, size_t size,
               unsigned seed);
 unsigned ex_fd_count(struct exporter *exporter);
+/* Call a function of this program in the exporter. */
+uint64_t ex_run(struct exporter *exporter, uint64_t (*function)(uint64_t arg),
+                uint64_t arg);
 long ex_calls(struct exporter *exporter, const char *name);
 /* Its next refused cuMemUnmap. */
 void ex_refuse_unmap(struct exporter *exporter);

@@ -180,7 +180,6 @@ static void a_closed_mirror_of_a_freed_window_goes(void)
     /* Its window is still served. */
     CHECK(vmml_index_find(pair.mirror) != NULL);
     ex_free_address(&pair.ex, pair.base, WINDOW);
-    vmml_watch_wake();
     CHECK(lane_wait(is_off_index, &pair.mirror));
     wait_for_frees(1);
     CHECK(!im_prepare(pair.key));
@@ -249,7 +248,7 @@ static void pinned_and_empty_stays(void)
     CHECK(vmml_index_find(pair.mirror) != NULL);
     CHECK_EQUAL(sim_call_count("cuMemAddressFree"), 0);
     vmml_mirror_take_back(99);
-    vmml_watch_wake();
+    vmml_watch_wake(); /* which otherwise is done by the next event */
     wait_for_frees(1);
 }
 
@@ -299,6 +298,7 @@ static void churn_of_exporters(void)
     unsigned i, fds = 0, most_ledgers = 0, open = 0;
     struct pair pair, last;
 
+    alarm(60 + count / 5);
     ex_nursery();
     start(&last, 1);
     last.mirror = im_attach(last.key);
@@ -369,7 +369,6 @@ static void races(void)
         usleep(200000);
         CHECK_CU(ex_unmap(&racing.ex, racing.base, CHUNK));
         ex_free_address(&racing.ex, racing.base, WINDOW);
-        vmml_watch_wake();
         usleep(2500000); /* long enough to be given back */
         ex_reserve_at(&racing.ex, racing.base, WINDOW);
         ex_map(&racing.ex, racing.base, CHUNK, 1, round);

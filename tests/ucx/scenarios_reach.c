@@ -222,7 +222,10 @@ static struct outcome get_while_growing(struct remote *remote, struct key *key,
     return outcome;
 }
 
-static void grow_by(uint64_t count, bool below)
+/* Returns the memory, for the caller to free at the end: a window that is freed
+ * may be overlapped by the next at another size, and UCX then rightly closes
+ * the old one. */
+static struct remote grow_by(uint64_t count, bool below)
 {
     uint64_t seed = new_seed();
     struct remote remote = filled(opt.kind, seed);
@@ -248,22 +251,36 @@ static void grow_by(uint64_t count, bool below)
                   key_put(&all, all.offset, all.length, new_seed()), detail);
     key_destroy(&old);
     key_destroy(&all);
-    remote_free(&remote);
+    return remote;
+}
+
+static void free_all(struct remote *remotes, size_t count)
+{
+    size_t i;
+
+    for (i = 0; i < count; i++)
+        remote_free(&remotes[i]);
 }
 
 void scenario_growth(void)
 {
-    grow_by(1, false);
-    grow_by(8, false);
+    struct remote remotes[3];
+    size_t count = 0;
+
+    remotes[count++] = grow_by(1, false);
+    remotes[count++] = grow_by(8, false);
     if (opt.growth >= 64)
-        grow_by((uint64_t)opt.growth, false);
+        remotes[count++] = grow_by((uint64_t)opt.growth, false);
+    free_all(remotes, count);
 }
 
-/* The kind must leave room below its first chunk: "vmm:8x2M+64M". */
 void scenario_growth_below(void)
 {
-    grow_by(1, true);
-    grow_by(8, true);
+    struct remote remotes[2];
+
+    remotes[0] = grow_by(1, true);
+    remotes[1] = grow_by(8, true);
+    free_all(remotes, 2);
 }
 
 /* ---- one identity per reservation (D1) ---- */

@@ -65,8 +65,8 @@ struct lane_test {
 #function, function, true                                              \
     }
 
-/* Run them, or the one that argv names, each in a forked process that has a
- * minute. Returns the exit status: 77 when all were skipped. */
+/* Run them, or the one that argv names, each in a forked process that has four
+ * minutes. Returns the exit status: 77 when all were skipped. */
 int lane_main(int argc, char **argv, const struct lane_test *tests,
               size_t count);
 

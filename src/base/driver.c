@@ -78,10 +78,12 @@ void vmml_pop_context(const struct vmml_real *real)
 {
     CUcontext popped;
 
-    /* Once more: the application would go on in a context of ours. */
-    if (real->cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS &&
-        real->cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS)
-        vmml_warn_once("cuCtxPopCurrent failed");
+    /* Twice: the application would go on in a context of ours. */
+    for (int tries = 0; tries < 2; tries++) {
+        if (real->cuCtxPopCurrent_v2(&popped) == CUDA_SUCCESS)
+            return;
+    }
+    vmml_warn_once("cuCtxPopCurrent failed");
 }
 
 unsigned long long vmml_buffer_id(const struct vmml_real *real, CUdeviceptr ptr)

@@ -4,6 +4,7 @@
  */
 #include "faults.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -123,6 +124,9 @@
     CALL(int, nanosleep, EINTR, GIVE_ERRNO,                                    \
          (const struct timespec *t, struct timespec *rest), (t, rest))         \
     CALL(int, uname, EFAULT, GIVE_ERRNO, (struct utsname * name), (name))      \
+    CALL(DIR *, opendir, EMFILE, GIVE_NULL, (const char *path), (path))        \
+    CALL(struct dirent64 *, readdir64, EIO, GIVE_NULL, (DIR * folder),         \
+         (folder))                                                             \
     CALL(char *, getcwd, ENOENT, GIVE_NULL, (char *p, size_t n), (p, n))       \
     CALL(void *, dlopen, 0, GIVE_NULL, (const char *name, int mode),           \
          (name, mode))                                                         \
@@ -196,6 +200,7 @@ CALLS
     OWN(mmap64, ENOMEM)                                                        \
     OWN(munmap, ENOMEM)                                                        \
     OWN(close, EIO)                                                            \
+    OWN(closedir, EIO)                                                         \
     OWN(open64, EMFILE)                                                        \
     OWN(fcntl64, EMFILE)                                                       \
     OWN(prctl, EINVAL)                                                         \
@@ -283,6 +288,16 @@ static int do_close(int fd)
 {
     int error = sweep_hit(&call_close, false);
     int result = close(fd);
+
+    if (error != 0)
+        GIVE_ERRNO(error);
+    return result;
+}
+
+static int do_closedir(DIR *folder)
+{
+    int error = sweep_hit(&call_closedir, false);
+    int result = closedir(folder);
 
     if (error != 0)
         GIVE_ERRNO(error);
@@ -397,6 +412,7 @@ static const struct {
     {"mmap", (void *)do_mmap64, NULL},
     {"munmap", (void *)do_munmap, &call_munmap},
     {"close", (void *)do_close, &call_close},
+    {"closedir", (void *)do_closedir, &call_closedir},
     {"open64", (void *)do_open64, &call_open64},
     {"open", (void *)do_open64, NULL},
     {"fcntl64", (void *)do_fcntl64, &call_fcntl64},

@@ -126,6 +126,16 @@ bool lane_wait(bool (*done)(void *arg), void *arg)
     return true;
 }
 
+static bool has_fds(void *arg)
+{
+    return lane_fd_count() == *(unsigned *)arg;
+}
+
+bool lane_fds_become(unsigned count)
+{
+    return lane_wait(has_fds, &count);
+}
+
 static int log_fd = -1;
 
 void lane_log_to_file(void)

@@ -73,6 +73,9 @@ int lane_main(int argc, char **argv, const struct lane_test *tests,
 /* Descriptors that this process has open. */
 unsigned lane_fd_count(void);
 
+/* Are there so many, now or soon? What is revoked is closed just after. */
+bool lane_fds_become(unsigned count);
+
 /* Until `done(arg)` or 20 s have passed; returns whether it was. */
 bool lane_wait(bool (*done)(void *arg), void *arg);
 

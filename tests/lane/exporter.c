@@ -467,6 +467,16 @@ uint64_t ex_run(struct exporter *exporter, uint64_t (*function)(uint64_t arg),
     return ask(exporter, &request).value;
 }
 
+void ex_begin(struct exporter *exporter, uint64_t (*function)(uint64_t arg),
+              uint64_t arg)
+{
+    struct request request = {
+        .op = OP_RUN, .address = arg, .function = function};
+
+    CHECK_EQUAL(write(exporter->sock, &request, sizeof(request)),
+                sizeof(request));
+}
+
 long ex_calls(struct exporter *exporter, const char *name)
 {
     struct request request = {.op = OP_CALLS};

@@ -52,6 +52,9 @@ unsigned ex_fd_count(struct exporter *exporter);
 /* Call a function of this program in the exporter. */
 uint64_t ex_run(struct exporter *exporter, uint64_t (*function)(uint64_t arg),
                 uint64_t arg);
+/* The same, without waiting for its end: no other request after that. */
+void ex_begin(struct exporter *exporter, uint64_t (*function)(uint64_t arg),
+              uint64_t arg);
 long ex_calls(struct exporter *exporter, const char *name);
 /* Its next refused cuMemUnmap. */
 void ex_refuse_unmap(struct exporter *exporter);

@@ -184,7 +184,7 @@ enum command {
                   -> payload: the report's text */
     CMD_KILL,  /* the exporter kills itself with SIGKILL */
     CMD_STATE, /* -> free bytes, descriptors, mappings, soft and hard limit of
-                  descriptors */
+                  descriptors, pid */
     CMD_QUIT,
 };
 

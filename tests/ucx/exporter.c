@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
     MAX_SEGMENTS = 256,
@@ -149,6 +150,7 @@ static void tell_state(struct wire_header *h)
     h->args[2] = state.mappings;
     h->args[3] = state.soft_limit;
     h->args[4] = state.hard_limit;
+    h->args[5] = (uint64_t)getpid();
 }
 
 static void *exchange_addresses(struct wire_header *h, const void *address)

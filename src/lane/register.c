@@ -86,7 +86,13 @@ static bool look_at_handle(const struct vmml_real *real, CUdeviceptr ptr,
 static bool look_at(const struct vmml_real *real, CUdeviceptr ptr,
                     struct memory *memory)
 {
-    return look_at_handle(real, ptr, memory) &&
+    struct vmml_relaxed relaxed;
+    bool is_device;
+
+    vmml_relax(real, &relaxed);
+    is_device = look_at_handle(real, ptr, memory);
+    vmml_relax_end(real, &relaxed);
+    return is_device &&
            vmml_mapping_at(real, ptr, &memory->chunk_base,
                            &memory->chunk_size) == CUDA_SUCCESS &&
            vmml_reservation_at(real, ptr, &memory->base, &memory->size) ==

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "base/conf.h"
+#include "base/driver.h"
 #include "base/fork.h"
 #include "base/log.h"
 #include "doors/caller.h"
@@ -57,8 +58,12 @@ struct single {
  * may still be under way then. */
 static CUresult give_up(const struct single *single, CUresult result)
 {
+    struct vmml_relaxed relaxed;
+
+    vmml_relax(single->real, &relaxed);
     if (single->real->cuStreamSynchronize(single->stream) != CUDA_SUCCESS)
         vmml_debug("the stream of a refused copy has failed");
+    vmml_relax_end(single->real, &relaxed);
     return result;
 }
 

@@ -430,6 +430,7 @@ void scenario_late_context(void);
 void scenario_sleep_wake(void);
 void scenario_killed_in_flight(void);
 void scenario_many_chunks(void);
+void scenario_capture(void);
 void scenario_sweep(void);
 
 /* scenarios_sweep.c: obeys a payload of CMD_SWEEP; the text is the caller's. */

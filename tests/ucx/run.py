@@ -193,6 +193,7 @@ def cases_hostile(sizes, version):
     counted on the simulated driver."""
     both = ((version,) * 2, (True, True))
     for scenario, kind in (("sleep-wake", sizes.small),
+                           ("capture", sizes.small),
                            ("killed-in-flight", sizes.killed),
                            ("many-chunks", sizes.many)):
         domain = f"{scenario}-{version}-{os.getpid()}"

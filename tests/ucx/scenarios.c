@@ -50,6 +50,7 @@ const struct scenario scenarios[] = {
     {"killed-in-flight", scenario_killed_in_flight, false},
     {"sleep-wake", scenario_sleep_wake, false},
     {"many-chunks", scenario_many_chunks, false},
+    {"capture", scenario_capture, false},
     {"late-context", scenario_late_context, true},
     {"sweep", scenario_sweep, false},
     {"mem-query", scenario_memory_query, false},

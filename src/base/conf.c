@@ -14,30 +14,9 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "base/choices.h"
 #include "base/conf_log.h"
 #include "base/log.h"
-
-struct vmml_choice {
-    const char *word;
-    int value;
-};
-
-static const struct vmml_choice vmml_on_off[] = {
-    {"on", true}, {"off", false}, {NULL, 0}};
-static const struct vmml_choice vmml_range_choices[] = {
-    {"extent", VMML_RANGE_EXTENT},
-    {"request", VMML_RANGE_REQUEST},
-    {"off", VMML_RANGE_OFF},
-    {NULL, 0}};
-static const struct vmml_choice vmml_native_choices[] = {
-    {"auto", VMML_NATIVE_AUTO}, {"never", VMML_NATIVE_NEVER}, {NULL, 0}};
-static const struct vmml_choice vmml_log_choices[] = {{"off", VMML_LOG_OFF},
-                                                      {"error", VMML_LOG_ERROR},
-                                                      {"warn", VMML_LOG_WARN},
-                                                      {"info", VMML_LOG_INFO},
-                                                      {"debug", VMML_LOG_DEBUG},
-                                                      {"trace", VMML_LOG_TRACE},
-                                                      {NULL, 0}};
 
 struct vmml_settings {
     struct vmml_conf conf;

@@ -214,6 +214,11 @@ const struct vmml_conf *vmml_conf(void)
     return &vmml_settings_get()->conf;
 }
 
+bool vmml_conf_children(void)
+{
+    return vmml_read_choice("VMMLANE_CHILDREN", vmml_on_off, true, false);
+}
+
 const char *vmml_conf_log_file(void)
 {
     return vmml_settings_get()->log_file;

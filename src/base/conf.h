@@ -31,10 +31,15 @@ struct vmml_conf {
     enum vmml_conf_native native; /* VMMLANE_NATIVE */
     const char *transport;        /* VMMLANE_TRANSPORT, or NULL: see
                                    * transport/steps.h */
+    bool children;                /* VMMLANE_CHILDREN */
 };
 
 /* The settings; read from the environment by the first call, which also opens
  * the log. Usable at any time, also before main. Never NULL. */
 const struct vmml_conf *vmml_conf(void);
+
+/* VMMLANE_CHILDREN alone, as the environment has it now: asked in every
+ * process, also where nothing is to be said of bad values. */
+bool vmml_conf_children(void);
 
 #endif

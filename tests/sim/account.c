@@ -95,19 +95,44 @@ static bool name_matches(const struct tally *tally, const char *link,
     return on_device && device == tally->device && node == tally->node;
 }
 
+/* Memory on the fabric says in its label whose it is. */
+static bool label_matches(const struct tally *tally, int dir, const char *name,
+                          const char *link, uint64_t *size)
+{
+    size_t len = strlen(sim.config.fabric_dir);
+    struct sim_label label;
+    bool matches;
+    int fd;
+
+    if (len == 0 || strncmp(link, sim.config.fabric_dir, len) != 0 ||
+        link[len] != '/') {
+        return false;
+    }
+    fd = openat(dir, name, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return false;
+    }
+    matches = sim_read_label(fd, &label) && label.device == tally->device &&
+              label.node == tally->node;
+    close(fd);
+    *size = matches ? label.size : 0;
+    return matches;
+}
+
 static void tally_fd(struct tally *tally, int dir, const char *name)
 {
     char link[256];
     ssize_t len = readlinkat(dir, name, link, sizeof(link) - 1);
     struct stat st;
-    uint64_t size;
+    uint64_t size = 0;
 
     if (len <= 0) {
         return;
     }
     link[len] = '\0';
-    if (name_matches(tally, link, &size) && fstatat(dir, name, &st, 0) == 0 &&
-        set_add(&tally->seen, st.st_ino)) {
+    if ((name_matches(tally, link, &size) ||
+         label_matches(tally, dir, name, link, &size)) &&
+        fstatat(dir, name, &st, 0) == 0 && set_add(&tally->seen, st.st_ino)) {
         tally->bytes += size;
     }
 }

@@ -46,6 +46,50 @@ static enum sim_fabric fabric_mode(void)
     abort();
 }
 
+static enum sim_imex imex_mode(void)
+{
+    const char *text = getenv("VMMLANE_SIM_IMEX");
+
+    if (text == NULL || strcmp(text, "1") == 0) {
+        return SIM_IMEX_ALL;
+    }
+    if (strcmp(text, "0") == 0) {
+        return SIM_IMEX_NONE;
+    }
+    if (strcmp(text, "create") == 0) {
+        return SIM_IMEX_CREATE;
+    }
+    fprintf(stderr,
+            "simulated driver: VMMLANE_SIM_IMEX=%s is not 0, 1 or create\n",
+            text);
+    abort();
+}
+
+static void fabric_folder(struct sim_config *config)
+{
+    const char *text = getenv("VMMLANE_SIM_FABRIC_DIR");
+
+    if (text != NULL && strlen(text) >= sizeof(config->fabric_dir)) {
+        fprintf(stderr,
+                "simulated driver: VMMLANE_SIM_FABRIC_DIR is too long\n");
+        abort();
+    }
+    snprintf(config->fabric_dir, sizeof(config->fabric_dir), "%s",
+             text == NULL ? "" : text);
+}
+
+bool sim_fabric_creates(void)
+{
+    return sim.config.fabric == SIM_FABRIC_ON &&
+           sim.config.imex != SIM_IMEX_NONE;
+}
+
+bool sim_fabric_shares(void)
+{
+    return sim.config.fabric == SIM_FABRIC_ON &&
+           sim.config.imex == SIM_IMEX_ALL;
+}
+
 /* As the driver reads it: stops at the first number that names no device. */
 static void visible_devices(struct sim_config *config, int total)
 {
@@ -87,6 +131,8 @@ static void read_all(void)
     visible_devices(config, (int)total);
     config->peer = number("VMMLANE_SIM_PEER", 1) != 0;
     config->fabric = fabric_mode();
+    config->imex = imex_mode();
+    fabric_folder(config);
     config->driver_version = (int)number("VMMLANE_SIM_DRIVER_VERSION", 13000);
     config->nvlink = number("VMMLANE_SIM_NVLINK", 0) != 0;
     config->node = (unsigned)number("VMMLANE_SIM_NODE", 0);

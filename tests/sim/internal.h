@@ -56,11 +56,18 @@ extern const struct sim_entry sim_entries[SIM_ID_COUNT];
 
 enum sim_fabric { SIM_FABRIC_LYING, SIM_FABRIC_ON, SIM_FABRIC_OFF };
 
+/* What the IMEX channel lets through. */
+enum sim_imex { SIM_IMEX_NONE, SIM_IMEX_ALL, SIM_IMEX_CREATE };
+
 struct sim_config {
     int devices;                   /* visible */
     int physical[SIM_MAX_DEVICES]; /* visible number -> physical number */
     int peer;
     enum sim_fabric fabric;
+    enum sim_imex imex;
+    /* The folder that stands for the fabric; empty: processes of one PID
+     * namespace find each other's memory in /proc. */
+    char fabric_dir[128];
     int driver_version;
     int nvlink;
     int nvml;
@@ -72,6 +79,10 @@ struct sim_config {
 };
 
 void sim_config_read(void);
+
+/* May FABRIC memory be made; may its handles be exported and imported? */
+bool sim_fabric_creates(void);
+bool sim_fabric_shares(void);
 
 /* ---- memory for the driver itself (heap.c) ---- */
 
@@ -144,6 +155,7 @@ struct sim_phys {
     unsigned refs, maps, pins;
     uint64_t block_id;
     uint64_t inode;
+    uint64_t fabric_name;     /* of its file on the fabric, or 0 */
     CUmemAllocationProp prop; /* device: visible number */
     bool imported;
     uint64_t handle; /* SIM_KIND_VMM */
@@ -209,6 +221,8 @@ bool sim_handle_was_given(uint64_t handle);
 void sim_phys_check(struct sim_phys *phys);
 /* Opens another process's memfd and checks that it is the one meant. -1. */
 int sim_open_peer_fd(uint32_t pid, uint32_t fd, uint64_t inode);
+/* The path of memory on the fabric. */
+void sim_fabric_path(uint64_t name, char *path, size_t size);
 bool sim_read_label(int fd, struct sim_label *label);
 
 /* Reserves address space, aligned to align (0: 2 MiB). 0 on failure. */
@@ -305,15 +319,21 @@ void sim_trace(enum sim_id id, CUresult result);
 struct sim_wire {
     uint64_t magic;
     uint32_t kind;
-    uint32_t pid;
-    uint32_t fd;
+    uint32_t pid; /* with SIM_WIRE_NAMED: the file's name, low half */
+    uint32_t fd;  /* and its high half */
     uint32_t node;
     uint64_t inode;
     uint64_t size;
     uint64_t buffer_id;
     uint64_t serial;
     uint32_t device;
-    uint32_t fabric;
+    uint32_t fabric; /* enum sim_wire_fabric */
+};
+
+enum sim_wire_fabric {
+    SIM_WIRE_LOCAL,  /* ends at its node */
+    SIM_WIRE_FABRIC, /* found by pid and descriptor */
+    SIM_WIRE_NAMED,  /* found in the fabric's folder */
 };
 
 _Static_assert(sizeof(struct sim_wire) == 64, "an IPC handle has 64 bytes");
@@ -321,6 +341,8 @@ _Static_assert(sizeof(struct sim_wire) == 64, "an IPC handle has 64 bytes");
 #define SIM_WIRE_MAGIC 0x657269772d6d6973ull /* "sim-wire" */
 
 void sim_wire_fill(struct sim_wire *wire, const struct sim_phys *phys);
+/* The same for a handle that other nodes can use. */
+void sim_wire_fill_fabric(struct sim_wire *wire, const struct sim_phys *phys);
 /* Opens the memory that a wire handle names. NULL with *result set. */
 struct sim_phys *sim_wire_open(const struct sim_wire *wire, enum sim_kind kind,
                                CUresult *result);

@@ -1,7 +1,9 @@
 /* Handles of 64 bytes: legacy IPC, fabric, pool pointers. */
 #include "internal.h"
 
+#include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 void sim_wire_fill(struct sim_wire *wire, const struct sim_phys *phys)
@@ -18,6 +20,36 @@ void sim_wire_fill(struct sim_wire *wire, const struct sim_phys *phys)
     wire->device = phys->label.device;
 }
 
+void sim_wire_fill_fabric(struct sim_wire *wire, const struct sim_phys *phys)
+{
+    sim_wire_fill(wire, phys);
+    wire->fabric = SIM_WIRE_FABRIC;
+    if (phys->fabric_name != 0) {
+        wire->fabric = SIM_WIRE_NAMED;
+        wire->pid = (uint32_t)phys->fabric_name;
+        wire->fd = (uint32_t)(phys->fabric_name >> 32);
+    }
+}
+
+/* What a handle names that came over the fabric: memory of whichever node. */
+static int open_named(const struct sim_wire *wire)
+{
+    char path[sizeof(sim.config.fabric_dir) + 32];
+    struct stat st;
+    int fd;
+
+    if (sim.config.fabric_dir[0] == '\0') {
+        return -1;
+    }
+    sim_fabric_path(wire->pid | (uint64_t)wire->fd << 32, path, sizeof(path));
+    fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd >= 0 && (fstat(fd, &st) != 0 || st.st_ino != wire->inode)) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
 struct sim_phys *sim_wire_open(const struct sim_wire *wire, enum sim_kind kind,
                                CUresult *result)
 {
@@ -29,7 +61,9 @@ struct sim_phys *sim_wire_open(const struct sim_wire *wire, enum sim_kind kind,
         return NULL;
     }
     /* Less right than pidfd_getfd needs: a refused ptrace stays visible. */
-    fd = sim_open_peer_fd(wire->pid, wire->fd, wire->inode);
+    fd = wire->fabric == SIM_WIRE_NAMED
+             ? open_named(wire)
+             : sim_open_peer_fd(wire->pid, wire->fd, wire->inode);
     return fd < 0 ? NULL : sim_phys_import(fd, kind, result);
 }
 

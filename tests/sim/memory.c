@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -125,17 +126,54 @@ static int raise_fd(int fd)
     return high;
 }
 
-static int memfd_for(const struct sim_phys *phys)
+void sim_fabric_path(uint64_t name, char *path, size_t size)
+{
+    snprintf(path, size, "%s/%016llx", sim.config.fabric_dir,
+             (unsigned long long)name);
+}
+
+/* Memory that the fabric can reach, where a folder stands for it: a file in
+ * that folder, as long as this process has the memory. */
+static int fabric_file(struct sim_phys *phys)
+{
+    char path[sizeof(sim.config.fabric_dir) + 32];
+    uint64_t name;
+    int fd;
+
+    if (getrandom(&name, sizeof(name), 0) != (ssize_t)sizeof(name) ||
+        name == 0) {
+        return -1;
+    }
+    sim_fabric_path(name, path, sizeof(path));
+    fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd >= 0) {
+        phys->fabric_name = name;
+    }
+    return fd;
+}
+
+static bool is_on_fabric(const struct sim_phys *phys)
+{
+    return sim_fabric_creates() && sim.config.fabric_dir[0] != '\0' &&
+           (phys->prop.requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) != 0;
+}
+
+static int plain_memfd(const struct sim_phys *phys)
 {
     char name[128];
-    int fd;
 
     /* account.c reads domain, device, node and size back from /proc. */
     snprintf(name, sizeof(name), "vmmlane-sim:%s:%u:%u:%d:%zu",
              sim.config.domain, phys->label.device, phys->label.node,
              (int)phys->prop.location.type == CU_MEM_LOCATION_TYPE_DEVICE,
              phys->size);
-    fd = memfd_create(name, MFD_CLOEXEC);
+    return memfd_create(name, MFD_CLOEXEC);
+}
+
+static int file_for(struct sim_phys *phys)
+{
+    int fd = is_on_fabric(phys) ? fabric_file(phys) : plain_memfd(phys);
+
     if (fd < 0) {
         return -1;
     }
@@ -166,11 +204,18 @@ static bool phys_inode(struct sim_phys *phys)
 
 static void phys_drop(struct sim_phys *phys)
 {
+    char path[sizeof(sim.config.fabric_dir) + 32];
+
     if (phys->host != NULL && phys->kind != SIM_KIND_HOST) {
         sim_sys_munmap(phys->host, phys->size);
     }
     if (phys->fd >= 0) {
         close(phys->fd);
+    }
+    /* Nobody can import it any more; who has goes on using it. */
+    if (phys->fabric_name != 0) {
+        sim_fabric_path(phys->fabric_name, path, sizeof(path));
+        unlink(path);
     }
     if (phys->handle != 0) {
         handle_free(phys->handle);
@@ -219,7 +264,7 @@ struct sim_phys *sim_phys_new(enum sim_kind kind, size_t size,
     phys->prop = *prop;
     phys->block_id = sim.next_block_id++;
     label_fill(phys);
-    phys->fd = memfd_for(phys);
+    phys->fd = file_for(phys);
     phys->label.owner_fd = (uint32_t)phys->fd;
     if (phys->fd < 0 || !phys_inode(phys) || !phys_alias(phys) ||
         pwrite(phys->fd, &phys->label, sizeof(phys->label), (off_t)size) !=

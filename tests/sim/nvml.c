@@ -14,6 +14,7 @@ enum {
     NVML_ERROR_INVALID_ARGUMENT = 2,
     NVML_ERROR_NOT_SUPPORTED = 3,
     NVML_ERROR_NOT_FOUND = 6,
+    NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
 };
 
 /* nvmlFieldValue_t: NVML_FI_DEV_NVLINK_LINK_COUNT and _SPEED fields. */
@@ -52,7 +53,8 @@ typedef struct nvmlPciInfo_st {
     char busId[32];
 } nvmlPciInfo_t;
 
-/* The head of nvmlGpuFabricInfo_t, and behind a version of its V form. */
+/* nvmlGpuFabricInfo_t, and the head that all versions of its V form have: the
+ * version's number lies in the top byte of `version`, the size below it. */
 typedef struct nvmlGpuFabricInfo_st {
     unsigned char clusterUuid[16];
     int status;
@@ -200,12 +202,16 @@ NVML_EXPORT int nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device,
     return NVML_SUCCESS;
 }
 
+/* Whether the GPU has joined its NVLink domain. That says nothing of the node's
+ * IMEX channel. */
 static int fabric_on(void)
 {
     const char *text = getenv("VMMLANE_SIM_FABRIC");
 
     return text != NULL && strcmp(text, "on") == 0;
 }
+
+#define FABRIC_INFO_NEWEST 3
 
 NVML_EXPORT int nvmlDeviceGetGpuFabricInfo(nvmlDevice_t device,
                                            nvmlGpuFabricInfo_t *info)
@@ -226,6 +232,10 @@ NVML_EXPORT int nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device,
 {
     if (device == NULL || info == NULL) {
         return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    if (info->version >> 24 == 0 || info->version >> 24 > FABRIC_INFO_NEWEST ||
+        (info->version & 0xffffff) < sizeof(*info)) {
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     }
     memset(info->clusterUuid, 0, sizeof(info->clusterUuid));
     info->status = NVML_SUCCESS;

@@ -577,13 +577,13 @@ static CUresult export_fabric(void *out, CUmemoryPool handle)
         wire.kind = POOL_LABEL;
         wire.serial = pool->id;
         wire.device = (uint32_t)sim.config.physical[pool->dev];
-        wire.fabric = 1;
+        wire.fabric = SIM_WIRE_FABRIC;
         memcpy(out, &wire, sizeof(wire));
         result = CUDA_SUCCESS;
     }
     sim_unlock();
     /* The pool was made, its memory can be used; only this fails. */
-    return result == CUDA_SUCCESS && sim.config.fabric != SIM_FABRIC_ON
+    return result == CUDA_SUCCESS && !sim_fabric_shares()
                ? CUDA_ERROR_NOT_PERMITTED
                : result;
 }
@@ -645,7 +645,7 @@ static bool read_pool(const void *handle, CUmemAllocationHandleType type,
                label->kind == POOL_LABEL && label->node == sim.config.node;
     }
     if (type != CU_MEM_HANDLE_TYPE_FABRIC || handle == NULL ||
-        sim.config.fabric != SIM_FABRIC_ON) {
+        !sim_fabric_shares()) {
         return false;
     }
     memcpy(&wire, handle, sizeof(wire));
@@ -692,9 +692,11 @@ CUresult sim_cuMemPoolExportPointer(CUmemPoolPtrExportData *out,
     if (map != NULL && map->range->kind == SIM_KIND_POOL &&
         map->node.start == ptr && !map->range->pool->imported &&
         map->range->pool->fd >= 0) {
-        sim_wire_fill(&wire, map->phys);
-        wire.fabric = (map->range->pool->props.handleTypes &
-                       CU_MEM_HANDLE_TYPE_FABRIC) != 0;
+        if (map->range->pool->props.handleTypes & CU_MEM_HANDLE_TYPE_FABRIC) {
+            sim_wire_fill_fabric(&wire, map->phys);
+        } else {
+            sim_wire_fill(&wire, map->phys);
+        }
         wire.serial = map->range->pool->id;
         wire.buffer_id = map->node.size;
         memcpy(out, &wire, sizeof(wire));

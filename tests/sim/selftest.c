@@ -14,6 +14,7 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -542,23 +543,34 @@ static void body_node_exporter(int sock)
     CHECK(read(sock, &c, 1) == 1);
 }
 
-static void body_node_importer(int sock)
+/* What came over the fabric is the exporter's memory. */
+static void use_parcel(struct parcel *parcel)
 {
     CUmemGenericAllocationHandle handle;
-    struct parcel parcel;
-    CUdeviceptr ptr, other;
-    char path[64], *view;
-    int fd;
+    CUdeviceptr ptr;
+    char *view;
 
-    start();
-    CHECK(read(sock, &parcel, sizeof(parcel)) == (ssize_t)sizeof(parcel));
-    GOOD(cuMemImportFromShareableHandle(&handle, &parcel.fabric,
+    GOOD(cuMemImportFromShareableHandle(&handle, &parcel->fabric,
                                         CU_MEM_HANDLE_TYPE_FABRIC));
     GOOD(cuMemAddressReserve(&ptr, GRANULE, 0, 0, 0));
     GOOD(cuMemMap(ptr, GRANULE, 0, handle, 0));
     GOOD(allow(ptr, GRANULE, 0));
     view = sim_host_view(ptr, GRANULE);
     CHECK(view != NULL && view[0] == 0x3c && view[GRANULE - 1] == 0x3c);
+    CHECK(sim_memory_used(0) == 0); /* it is the other node's */
+}
+
+static void body_node_importer(int sock)
+{
+    CUmemGenericAllocationHandle handle;
+    struct parcel parcel;
+    CUdeviceptr other;
+    char path[64];
+    int fd;
+
+    start();
+    CHECK(read(sock, &parcel, sizeof(parcel)) == (ssize_t)sizeof(parcel));
+    use_parcel(&parcel);
     snprintf(path, sizeof(path), "/proc/%d/fd/%d", parcel.pid, parcel.fd);
     fd = open(path, O_RDWR);
     CHECK(fd >= 0);
@@ -568,6 +580,174 @@ static void body_node_importer(int sock)
                                 CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) !=
           CUDA_SUCCESS);
     CHECK(write(sock, "x", 1) == 1);
+}
+
+/* In namespaces of its own, where the kernel gives them: what it has of the
+ * exporter is the fabric alone. */
+static void body_apart(int sock)
+{
+    struct parcel parcel;
+    int status = 0;
+    pid_t pid;
+
+    if (unshare(CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC) != 0) {
+        perror("unshare(2), goes on without");
+    }
+    pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        start();
+        CHECK(read(sock, &parcel, sizeof(parcel)) == (ssize_t)sizeof(parcel));
+        use_parcel(&parcel);
+        CHECK(write(sock, "x", 1) == 1);
+        /* Its exporter frees it: nobody can import it any more. */
+        CHECK(read(sock, &status, 1) == 1);
+        CHECK(cuMemImportFromShareableHandle(
+                  (CUmemGenericAllocationHandle[1]){0}, &parcel.fabric,
+                  CU_MEM_HANDLE_TYPE_FABRIC) == CUDA_ERROR_INVALID_VALUE);
+        exit(0);
+    }
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+}
+
+static void body_apart_exporter(int sock)
+{
+    CUmemGenericAllocationHandle handle;
+    struct parcel parcel;
+    CUdeviceptr ptr;
+    char c;
+
+    start();
+    memset(&parcel, 0, sizeof(parcel));
+    GOOD(create(&handle, GRANULE, CU_MEM_HANDLE_TYPE_FABRIC));
+    GOOD(cuMemAddressReserve(&ptr, GRANULE, 0, 0, 0));
+    GOOD(cuMemMap(ptr, GRANULE, 0, handle, 0));
+    GOOD(allow(ptr, GRANULE, 0));
+    GOOD(cuMemsetD8_v2(ptr, 0x3c, GRANULE));
+    CHECK(sim_memory_used(0) == GRANULE);
+    GOOD(cuMemExportToShareableHandle(&parcel.fabric, handle,
+                                      CU_MEM_HANDLE_TYPE_FABRIC, 0));
+    CHECK(write(sock, &parcel, sizeof(parcel)) == (ssize_t)sizeof(parcel));
+    CHECK(read(sock, &c, 1) == 1);
+    GOOD(cuMemUnmap(ptr, GRANULE));
+    GOOD(cuMemRelease(handle));
+    CHECK(write(sock, "x", 1) == 1);
+}
+
+static void test_fabric_folder(void **state)
+{
+    char folder[] = "/dev/shm/vmmlane-selftest-XXXXXX";
+    char settings[256];
+    pid_t exporter, importer;
+    int pair[2];
+
+    assert_non_null(mkdtemp(folder));
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+    snprintf(settings, sizeof(settings),
+             "VMMLANE_SIM_FABRIC=on VMMLANE_SIM_NODE=1 "
+             "VMMLANE_SIM_FABRIC_DIR=%s",
+             folder);
+    exporter = launch(body_apart_exporter, pair[0], settings);
+    settings[strlen("VMMLANE_SIM_FABRIC=on VMMLANE_SIM_NODE=")] = '2';
+    importer = launch(body_apart, pair[1], settings);
+    assert_int_equal(status_of(importer), 0);
+    assert_int_equal(status_of(exporter), 0);
+    /* Nothing is left behind by processes that ended in order. */
+    assert_int_equal(rmdir(folder), 0);
+}
+
+static void body_no_channel(int sock)
+{
+    CUmemGenericAllocationHandle handle;
+    int value = 0;
+
+    start();
+    GOOD(cuDeviceGetAttribute(
+        &value, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, 0));
+    CHECK(value == 1);
+    CHECK(create(&handle, GRANULE, CU_MEM_HANDLE_TYPE_FABRIC) ==
+          CUDA_ERROR_NOT_PERMITTED);
+    CHECK(create(&handle, GRANULE, CU_MEM_HANDLE_TYPE_FABRIC | FD_TYPE) ==
+          CUDA_ERROR_NOT_PERMITTED);
+    GOOD(create(&handle, GRANULE, FD_TYPE));
+}
+
+static void body_channel_for_create(int sock)
+{
+    CUmemGenericAllocationHandle handle;
+    CUmemFabricHandle fabric;
+    int fd = -1;
+
+    start();
+    GOOD(create(&handle, GRANULE, CU_MEM_HANDLE_TYPE_FABRIC | FD_TYPE));
+    CHECK(cuMemExportToShareableHandle(&fabric, handle,
+                                       CU_MEM_HANDLE_TYPE_FABRIC,
+                                       0) == CUDA_ERROR_NOT_PERMITTED);
+    GOOD(cuMemExportToShareableHandle(&fd, handle, FD_TYPE, 0));
+    memset(&fabric, 0, sizeof(fabric));
+    CHECK(cuMemImportFromShareableHandle(&handle, &fabric,
+                                         CU_MEM_HANDLE_TYPE_FABRIC) ==
+          CUDA_ERROR_NOT_PERMITTED);
+}
+
+static void test_imex(void **state)
+{
+    run(body_no_channel, "VMMLANE_SIM_FABRIC=on VMMLANE_SIM_IMEX=0");
+    run(body_channel_for_create, "VMMLANE_SIM_FABRIC=on "
+                                 "VMMLANE_SIM_IMEX=create");
+    run_dies(body_bad_rule, "VMMLANE_SIM_IMEX=perhaps", SIGABRT);
+}
+
+/* As UCX asks it (nvmlGpuFabricInfoV_t, version 2). */
+struct fabric_info {
+    unsigned version;
+    unsigned char cluster[16];
+    int status;
+    unsigned clique;
+    unsigned char state;
+    unsigned health;
+};
+
+static struct fabric_info ask_nvml(void)
+{
+    struct fabric_info info = {.version = sizeof(info) | 2u << 24};
+    void *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    int (*get)(void *device, struct fabric_info *info);
+    int (*by_index)(unsigned index, void **device);
+    int (*init)(void);
+    void *device;
+
+    CHECK(nvml != NULL);
+    *(void **)&init = dlsym(nvml, "nvmlInit_v2");
+    *(void **)&by_index = dlsym(nvml, "nvmlDeviceGetHandleByIndex_v2");
+    *(void **)&get = dlsym(nvml, "nvmlDeviceGetGpuFabricInfoV");
+    CHECK(init != NULL && by_index != NULL && get != NULL);
+    CHECK(init() == 0 && by_index(0, &device) == 0 && get(device, &info) == 0);
+    info.version = 0;
+    CHECK(get(device, &info) != 0);
+    return info;
+}
+
+static void body_nvml_joined(int sock)
+{
+    static const unsigned char none[16];
+    struct fabric_info info = ask_nvml();
+
+    CHECK(info.state == 3 && info.status == 0);
+    CHECK(memcmp(info.cluster, none, sizeof(none)) != 0);
+}
+
+static void body_nvml_alone(int sock)
+{
+    CHECK(ask_nvml().state == 0);
+}
+
+static void test_nvml_fabric(void **state)
+{
+    run(body_nvml_joined, "VMMLANE_SIM_FABRIC=on");
+    run(body_nvml_joined, "VMMLANE_SIM_FABRIC=on VMMLANE_SIM_IMEX=0");
+    run(body_nvml_alone, "");
+    run(body_nvml_alone, "VMMLANE_SIM_FABRIC=off");
 }
 
 static void test_fabric(void **state)
@@ -760,6 +940,9 @@ int main(void)
         cmocka_unit_test(test_driver_version),
         cmocka_unit_test(test_devices),
         cmocka_unit_test(test_fabric),
+        cmocka_unit_test(test_fabric_folder),
+        cmocka_unit_test(test_imex),
+        cmocka_unit_test(test_nvml_fabric),
         cmocka_unit_test(test_slow),
         cmocka_unit_test(test_prologues),
         cmocka_unit_test(test_nvml),

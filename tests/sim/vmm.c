@@ -129,11 +129,11 @@ static CUresult check_prop(const CUmemAllocationProp *prop)
 static CUresult check_fabric(const CUmemAllocationProp *prop)
 {
     if ((prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) == 0 ||
-        sim.config.fabric == SIM_FABRIC_ON) {
+        sim_fabric_creates()) {
         return CUDA_SUCCESS;
     }
-    return sim.config.fabric == SIM_FABRIC_LYING ? CUDA_ERROR_NOT_PERMITTED
-                                                 : CUDA_ERROR_NOT_SUPPORTED;
+    return sim.config.fabric == SIM_FABRIC_OFF ? CUDA_ERROR_NOT_SUPPORTED
+                                               : CUDA_ERROR_NOT_PERMITTED;
 }
 
 CUresult sim_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
@@ -245,6 +245,7 @@ sim_cuMemGetAllocationGranularity(size_t *granularity,
 static CUresult export_locked(void *out, struct sim_phys *phys,
                               CUmemAllocationHandleType type)
 {
+    struct sim_wire wire;
     int fd;
 
     if (phys == NULL || phys->imported ||
@@ -252,9 +253,12 @@ static CUresult export_locked(void *out, struct sim_phys *phys,
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (type == CU_MEM_HANDLE_TYPE_FABRIC) {
+        if (!sim_fabric_shares()) {
+            return CUDA_ERROR_NOT_PERMITTED;
+        }
         memset(out, 0, sizeof(CUmemFabricHandle));
-        sim_wire_fill(out, phys);
-        ((struct sim_wire *)out)->fabric = 1;
+        sim_wire_fill_fabric(&wire, phys);
+        memcpy(out, &wire, sizeof(wire));
         return CUDA_SUCCESS;
     }
     fd = fcntl(phys->fd, F_DUPFD_CLOEXEC, 0);
@@ -305,12 +309,12 @@ static struct sim_phys *import_fabric(const void *os_handle, CUresult *result)
 {
     struct sim_wire wire;
 
-    if (sim.config.fabric != SIM_FABRIC_ON) {
+    if (!sim_fabric_shares()) {
         *result = CUDA_ERROR_NOT_PERMITTED;
         return NULL;
     }
     memcpy(&wire, os_handle, sizeof(wire));
-    if (!wire.fabric) {
+    if (wire.fabric == SIM_WIRE_LOCAL) {
         *result = CUDA_ERROR_INVALID_VALUE;
         return NULL;
     }

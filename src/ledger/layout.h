@@ -18,11 +18,17 @@
 
 #include "base/hash.h"
 
-#define VMML_LEDGER_MAGIC       0x6c656e616c6d6d76ull /* "vmmlanel" */
-#define VMML_LEDGER_VERSION     1
+#define VMML_LEDGER_MAGIC      0x6c656e616c6d6d76ull /* "vmmlanel" */
+#define VMML_LEDGER_CHUNKS_MAX 1048576
+#define VMML_NONCE_SIZE        16
+
+/* Tests build the shim with other numbers of these. */
+#ifndef VMML_LEDGER_VERSION
+#define VMML_LEDGER_VERSION 1
+#endif
+#ifndef VMML_LEDGER_WINDOWS_MAX
 #define VMML_LEDGER_WINDOWS_MAX 65536
-#define VMML_LEDGER_CHUNKS_MAX  1048576
-#define VMML_NONCE_SIZE         16
+#endif
 
 /* No entry: ends a chain. */
 #define VMML_LEDGER_NONE UINT32_MAX

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <time.h>
+#include <unistd.h>
 
 /* A writer holds a sequence lock for nanoseconds, unless it was preempted. So
  * try at once, then sleep: a few milliseconds in all. */
@@ -38,6 +39,16 @@ struct vmml_ledger_reader {
 
 /* --- opening -------------------------------------------------------------- */
 
+/* A ledger of another size is one of another version. */
+static bool is_other_version(int fd)
+{
+    struct vmml_ledger_header header;
+
+    return pread(fd, &header, sizeof(header), 0) == (ssize_t)sizeof(header) &&
+           header.magic == VMML_LEDGER_MAGIC &&
+           header.version != VMML_LEDGER_VERSION;
+}
+
 /* Only a memfd of tmpfs: a mapping of anything else (a file that its owner may
  * truncate, huge pages that may run out) could kill the reader by SIGBUS. */
 static int check_file(int fd)
@@ -51,9 +62,10 @@ static int check_file(int fd)
         return -EIO;
     seals = fcntl(fd, F_GET_SEALS);
     if (!S_ISREG(st.st_mode) || fs.f_type != TMPFS_MAGIC || seals < 0 ||
-        (seals & needed) != needed ||
-        (uint64_t)st.st_size != VMML_LEDGER_FILE_SIZE)
+        (seals & needed) != needed)
         return -EPROTO;
+    if ((uint64_t)st.st_size != VMML_LEDGER_FILE_SIZE)
+        return is_other_version(fd) ? -EPROTONOSUPPORT : -EPROTO;
     return 0;
 }
 

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -166,6 +167,9 @@ static bool send_or_say(int socket, int fd)
     return error == ETOOMANYREFS && send_answer(socket, -error, -1);
 }
 
+/* What a request of any version begins with, in bytes. */
+#define PREFACE ((ssize_t)offsetof(struct vmml_wire_request, what))
+
 /* Returns false when the connection is to be ended: it closed, or it does not
  * speak our language, or does not know the nonce, or does not read. `*ours`:
  * the number is still our socket's. */
@@ -180,9 +184,14 @@ static bool answer(int socket, bool *ours)
     *ours = length >= 0 || (errno != EBADF && errno != ENOTSOCK);
     if (length < 0)
         return errno == EAGAIN || errno == EINTR;
-    if (length != (ssize_t)sizeof(request) ||
-        request.magic != VMML_WIRE_MAGIC ||
-        request.version != VMML_WIRE_VERSION || !is_nonce(request.nonce))
+    if (length < PREFACE || request.magic != VMML_WIRE_MAGIC ||
+        !is_nonce(request.nonce))
+        return false;
+    if (request.version != VMML_WIRE_VERSION) {
+        (void)send_answer(socket, -EPROTONOSUPPORT, -1);
+        return false;
+    }
+    if (length != (ssize_t)sizeof(request))
         return false;
     fd = server.get(request.what, request.slot, request.serial);
     sent = send_or_say(socket, fd);

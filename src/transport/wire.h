@@ -16,8 +16,12 @@
 
 #include "ledger/layout.h"
 
-#define VMML_WIRE_MAGIC   0x746c6d76u /* "vmlt" */
+#define VMML_WIRE_MAGIC 0x746c6d76u /* "vmlt" */
+
+/* Tests build the shim with another number. */
+#ifndef VMML_WIRE_VERSION
 #define VMML_WIRE_VERSION 1u
+#endif
 
 enum vmml_wire_what {
     VMML_WIRE_LEDGER = 1, /* the ledger, read-only */
@@ -25,6 +29,8 @@ enum vmml_wire_what {
     VMML_WIRE_CHUNK = 3,  /* the publication `serial` in `slot` */
 };
 
+/* Magic, version and nonce stay where they are in every version: another one
+ * is told so (-EPROTONOSUPPORT). */
 struct vmml_wire_request {
     uint32_t magic;
     uint32_t version;

@@ -156,11 +156,13 @@ static vmml_ucs_status_t prepare(const struct vmml_uct *uct,
     if (vmml_in_child || !vmml_is_cuda_ipc(component))
         return VMML_UCS_OK;
     if (vmml_handle_find(buffer, VMML_HANDLE_SCAN, &handle) < 0) {
-        if (vmml_handle_is_foreign(buffer, VMML_HANDLE_SCAN))
-            vmml_warn_once("no fast lane by a key that another version of "
-                           "vmmlane made. Remedy: the same version in all "
-                           "processes");
-        return VMML_UCS_OK;
+        if (!vmml_handle_is_foreign(buffer, VMML_HANDLE_SCAN))
+            return VMML_UCS_OK;
+        vmml_warn_once("no fast lane by a key that another version of "
+                       "vmmlane made. Remedy: the same version in all "
+                       "processes");
+        /* The driver could make nothing of such a handle. */
+        return VMML_UCS_ERR_UNREACHABLE;
     }
     if (!vmml_conf()->on || !vmml_conf()->share)
         return VMML_UCS_ERR_UNREACHABLE;

@@ -551,8 +551,10 @@ static void garbage_is_survived(void)
         request.version += i == 1;
         request.what = i == 2 ? UINT32_MAX : VMML_WIRE_CHUNK;
         CHECK(send(fd, &request, sizeof(request), MSG_NOSIGNAL) > 0);
-        if (i < 2)
+        if (i == 0)
             CHECK_EQUAL(ask(fd, nonce, SLOT, SERIAL), -EPIPE);
+        else if (i == 1)
+            CHECK_EQUAL(ask(fd, nonce, SLOT, SERIAL), -EPROTONOSUPPORT);
         else
             CHECK_EQUAL(ask(fd, nonce, SLOT, SERIAL), -ENOENT);
         close(fd);

@@ -80,7 +80,7 @@ class Case:
     scenario: str
     kind: str
     versions: tuple  # exporter's and importer's UCX
-    shims: tuple     # has the side the shim?
+    shims: tuple     # has the side the shim? A name: that other version of it
     hook_mode: str = "bistro"
     environment: dict = dataclasses.field(default_factory=dict)
     arguments: tuple = ()
@@ -98,10 +98,15 @@ class Case:
     def served(self):
         """Both sides have the shim, and nothing switches the lane off."""
         share = self.environment.get("VMMLANE_SHARE")
-        if not all(self.shims) or share == "off":
+        if self.shims != (True, True) or share == "off":
             return False
         # The keys of 1.18.0, built without fabric, are of another size.
         return len(set(self.versions)) == 1 or "1.18.0" not in self.versions
+
+    @property
+    def other_version(self):
+        """The name of the shim's other version on one side, or None."""
+        return next((s for s in self.shims if isinstance(s, str)), None)
 
 
 def scenario_list(sizes):
@@ -203,6 +208,21 @@ def cases_hostile(sizes, version):
                    arguments=("--descriptors", str(sizes.descriptors)))
 
 
+def cases_versions(options, sizes, version):
+    """Another version of the shim on one side (E3)."""
+    for name in options.other:
+        # What the importer's UCX makes of it differs by the handle alone.
+        if version != options.ucx[-1] and name != "handle":
+            continue
+        for shims in ((name, True), (True, name)):
+            # Of the socket's language only the socket knows.
+            environment = {"VMMLANE_TRANSPORT": "socket"} \
+                if name == "wire" else {}
+            side = "exporter" if shims[0] == name else "importer"
+            yield Case(f"other-{name}-{side}", "vmm-then-malloc", sizes.small,
+                       (version,) * 2, shims, environment=environment)
+
+
 def mixed_pairs(versions):
     """Old and new key layouts, both ways.
 
@@ -240,6 +260,8 @@ def all_cases(options, sizes):
             yield from cases_one_sided(sizes, version)
         if "hostile" in options.group:
             yield from cases_hostile(sizes, version)
+        if "versions" in options.group:
+            yield from cases_versions(options, sizes, version)
     if options.shim and "mixed" in options.group:
         yield from cases_mixed(sizes, options.ucx)
     if options.shim and "large" in options.group:
@@ -263,8 +285,11 @@ def judge_result(case, result):
         return []  # an error, or right bytes over any lane
     if not case.served and not plain:
         # UCX alone may refuse such memory, but must not corrupt it.
-        return [f"{what}: {result.status}"] \
-            if failed and case.shims == (True, False) else []
+        if failed and (case.shims == (True, False) or case.other_version):
+            return [f"{what}: {result.status}"]
+        if case.other_version and result.lane == "cuda_ipc":
+            return [f"{what}: served by another version"]
+        return []
     if failed:
         return [f"{what}: {result.status}"]
     if plain and len(set(case.versions)) > 1:
@@ -306,6 +331,23 @@ def judge_log(case, outcome):
             ("cuIpcGetMemHandle" in line or "cuMemExportToShareable" in line)]
 
 
+def judge_version(case, outcome):
+    """One line at the importer says why, and none at the exporter."""
+    if case.other_version is None:
+        return []
+    problems = []
+    for role, log, wanted in zip(("exporter", "importer"), outcome.logs,
+                                 (0, 1)):
+        lines = [line for line in log.splitlines()
+                 if re.match(r"vmmlane\[\d+\] (WARN|ERROR) ", line)]
+        if len(lines) != wanted or \
+                not all("another version of vmmlane" in line
+                        for line in lines):
+            problems.append(f"{role}: {len(lines)} warnings, not {wanted} "
+                            "of another version")
+    return problems
+
+
 def judge_exports(case, outcome):
     """A job that registers for each message does not export for each."""
     if case.scenario != "rounds" or outcome.exports is None:
@@ -342,6 +384,7 @@ def judge(case, outcome, simulated):
     problems += judge_ipc(case, outcome)
     problems += judge_exports(case, outcome)
     problems += judge_log(case, outcome)
+    problems += judge_version(case, outcome)
     # UCX 1.18 finds this driver's functions patchable in some processes only.
     luck = not simulated and any(v.startswith("1.18.") for v in case.versions)
     if not problems and not luck:
@@ -384,10 +427,11 @@ def exports_in(calls):
 
 def run_case(case, options, clients):
     sides = [pair.Side(*clients[version],
-                       shim=options.shim if has_shim else None,
+                       shim=options.other.get(shim, options.shim)
+                       if shim else None,
                        counter=options.counter,
                        environment=case.environment)
-             for version, has_shim in zip(case.versions, case.shims)]
+             for version, shim in zip(case.versions, case.shims)]
     if case.slow_importer:
         sides[1].environment = {**case.environment,
                                 "VMMLANE_SIM_SLICE_DELAY_US": "200"}
@@ -458,12 +502,15 @@ def show_ratios(runs, wanted):
 
 
 def parse_options():
-    groups = ["alone", "shim", "settings", "one-sided", "mixed", "large",
-              "hostile"]
+    groups = ["alone", "shim", "settings", "one-sided", "mixed", "versions",
+              "large", "hostile"]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ucx", nargs="+", default=None, metavar="VERSION",
                         help="wheel versions (default: all unpacked)")
     parser.add_argument("--shim", help="libvmmlane.so to preload")
+    parser.add_argument("--other-shim", nargs="+", default=[],
+                        metavar="NAME=FILE",
+                        help="other versions of it, for the group versions")
     parser.add_argument("--driver", metavar="DIR",
                         help="folder of the simulated libcuda.so.1")
     parser.add_argument("--scenario", nargs="+", help="only these")
@@ -503,6 +550,10 @@ def prepare(options):
         raise pair.SetupError("no NVIDIA driver here; give --driver DIR")
     if options.shim:
         options.shim = Path(options.shim).resolve(strict=True)
+    options.other = {}
+    for word in options.other_shim:
+        name, path = word.split("=", 1)
+        options.other[name] = Path(path).resolve(strict=True)
     simulated = options.sizes == "simulated" if options.sizes else \
         options.driver is not None
     options.sizes = SIMULATED if simulated else REAL

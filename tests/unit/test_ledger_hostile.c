@@ -217,13 +217,19 @@ static void assert_not_opened(int fd, int expected)
     close(fd);
 }
 
-static void write_header(int fd)
+static void write_header_of(int fd, uint32_t version)
 {
     struct vmml_ledger_header header;
 
     memset(&header, 0, sizeof(header));
     fill_header(&header);
+    header.version = version;
     assert_int_equal(pwrite(fd, &header, sizeof(header), 0), sizeof(header));
+}
+
+static void write_header(int fd)
+{
+    write_header_of(fd, VMML_LEDGER_VERSION);
 }
 
 static void test_wrong_files(void **state)
@@ -244,6 +250,15 @@ static void test_wrong_files(void **state)
     }
     for (i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
         assert_not_opened(make_file(sizes[i], SEALS), -EPROTO);
+    for (i = 2; i < sizeof(sizes) / sizeof(*sizes); i++) {
+        /* Of another version, and of ours, which has one size. */
+        fd = make_file(sizes[i], SEALS);
+        write_header_of(fd, VMML_LEDGER_VERSION + 1);
+        assert_not_opened(fd, -EPROTONOSUPPORT);
+        fd = make_file(sizes[i], SEALS);
+        write_header(fd);
+        assert_not_opened(fd, -EPROTO);
+    }
     fd = mkstemp(name);
     assert_true(fd >= 0);
     unlink(name);

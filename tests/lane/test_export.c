@@ -686,8 +686,8 @@ static void last_deregistration_makes_idle(void)
     base = served_window(4, &first);
     fds = lane_fd_count();
     second = lane_reg(base + 3 * CHUNK, CHUNK);
-    lane_dereg(first);
     start = lane_ms();
+    lane_dereg(first);
     CHECK_EQUAL(published(base, MANY * CHUNK), 4);
     while (lane_published(base, MANY * CHUNK, chunks, MANY) == 4) {
         CHECK(lane_ms() < start + 20000);

@@ -612,15 +612,16 @@ static void a_second_exporter(void)
 
     for (i = 0; i < 3; i++) {
         ex[i] = ex_start();
-        base[i] = ex_reserve(&ex[i], WINDOW);
+        /* The first two have equal addresses. */
+        base[i] = i == 1 ? base[0] : ex_reserve(&ex[i], WINDOW);
+        if (i == 1)
+            ex_reserve_at(&ex[i], base[i], WINDOW);
         ex_map(&ex[i], base[i], CHUNK, 2, i + 1);
         ex_key(&ex[i], base[i], 2 * CHUNK, key[i]);
     }
     lane_cuda(0);
     for (i = 0; i < 3; i++)
         mirror[i] = im_attach(key[i]);
-    /* Forked from one process, they have equal addresses. */
-    CHECK_EQUAL(base[0], base[1]);
     for (i = 0; i < 3; i++)
         im_expect(mirror[i], base[i], 2 * CHUNK, i + 1);
     ex_kill(&ex[1]);

@@ -556,9 +556,11 @@ static void importer_killed_by_socket(void)
 
 /* --- at any instruction --------------------------------------------------- */
 
-/* Publishes and revokes as fast as it can, for ever. */
+/* Publishes and revokes as fast as it can, for ever. Each key is the same, so
+ * that the importer may read the first while others are made. */
 static uint64_t churn_script(uint64_t unused)
 {
+    uint8_t key[KEY_SIZE];
     vmml_uct_mem_h memh;
     unsigned round;
 
@@ -567,7 +569,11 @@ static uint64_t churn_script(uint64_t unused)
     lane_map_run(PLACE, CHUNK, CHUNKS, 1);
     for (round = 0;; round++) {
         memh = lane_reg(PLACE, CHUNKS * CHUNK);
-        export_pack(memh, PLACE, CHUNKS * CHUNK);
+        CHECK(lane_pack(memh, PLACE, CHUNKS * CHUNK, key));
+        CHECK_EQUAL(lane_reason(key), VMML_REASON_NONE);
+        if (round == 0)
+            memcpy(shared->key, key, sizeof(key));
+        CHECK_EQUAL(memcmp(shared->key, key, sizeof(key)), 0);
         atomic_store(&shared->step, 1);
         CHECK_CU(lane_unmap(PLACE, CHUNK));
         lane_map(PLACE, CHUNK, 1);

@@ -392,20 +392,70 @@ static CUdeviceptr reserve_at(CUdeviceptr hint, size_t size)
     return (uintptr_t)at;
 }
 
-CUdeviceptr sim_va_reserve(size_t size, size_t align, CUdeviceptr hint)
-{
-    size_t slack = align > SIM_GRANULE ? align : SIM_GRANULE;
-    uintptr_t raw, at;
+/* As the real driver's, the addresses lie where the kernel places nothing of
+ * its own accord: what is freed stays free until it is reserved again. The
+ * thread sanitizer leaves an application the second area only. */
+static const struct area {
+    CUdeviceptr start, end;
+} areas[] = {
+    {0x110000000000, 0x180000000000},
+    {0x004000000000, 0x008000000000},
+};
 
-    if (size + slack < size) {
-        return 0;
-    }
-    if (hint != 0 && hint % slack == 0) {
-        at = reserve_at(hint, size);
+/* Another place in each process, as address space randomisation gives it. */
+static CUdeviceptr first_place(const struct area *area)
+{
+    return area->start +
+           (CUdeviceptr)(getpid() % 64) * ((area->end - area->start) / 128);
+}
+
+static CUdeviceptr reserve_in(const struct area *area, CUdeviceptr *next,
+                              size_t size, size_t align)
+{
+    unsigned tries;
+    CUdeviceptr at;
+
+    for (tries = 0; tries < 64; tries++) {
+        CUdeviceptr place = sim_round_up(*next, align);
+
+        if (place > area->end || area->end - place < size) {
+            *next = area->start;
+            continue;
+        }
+        at = reserve_at(place, size);
+        *next = place + size;
         if (at != 0) {
             return at;
         }
     }
+    return 0;
+}
+
+static CUdeviceptr reserve_in_areas(size_t size, size_t align)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static CUdeviceptr next[2];
+    static pid_t owner;
+    CUdeviceptr at = 0;
+    unsigned i;
+
+    pthread_mutex_lock(&lock);
+    for (i = 0; i < 2 && at == 0; i++) {
+        if (owner != getpid()) {
+            next[0] = first_place(&areas[0]);
+            next[1] = first_place(&areas[1]);
+            owner = getpid();
+        }
+        at = reserve_in(&areas[i], &next[i], size, align);
+    }
+    pthread_mutex_unlock(&lock);
+    return at;
+}
+
+static CUdeviceptr reserve_anywhere(size_t size, size_t slack)
+{
+    uintptr_t raw, at;
+
     raw = (uintptr_t)sim_sys_mmap(NULL, size + slack, PROT_NONE,
                                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                                   -1, 0);
@@ -420,6 +470,24 @@ CUdeviceptr sim_va_reserve(size_t size, size_t align, CUdeviceptr hint)
         sim_sys_munmap((void *)(at + size), raw + slack - at);
     }
     return at;
+}
+
+CUdeviceptr sim_va_reserve(size_t size, size_t align, CUdeviceptr hint)
+{
+    size_t slack = align > SIM_GRANULE ? align : SIM_GRANULE;
+    CUdeviceptr at;
+
+    if (size + slack < size) {
+        return 0;
+    }
+    if (hint != 0 && hint % slack == 0) {
+        at = reserve_at(hint, size);
+        if (at != 0) {
+            return at;
+        }
+    }
+    at = reserve_in_areas(size, slack);
+    return at != 0 ? at : reserve_anywhere(size, slack);
 }
 
 void sim_va_release(CUdeviceptr va, size_t size)

@@ -6,6 +6,7 @@
 #include "doors/doors.h"
 #include "doors/real.h"
 #include "hooks.h"
+#include "stats/count.h"
 
 #define VMML_EXPORT __attribute__((visibility("default")))
 
@@ -28,6 +29,7 @@
             if (next != NULL)                                                  \
                 return next args;                                              \
         }                                                                      \
+        vmml_count_hook(VMML_HOOK_##name);                                     \
         vmml_rebind_watch(VMML_CALLER);                                        \
         if (__builtin_strcmp(#name, "cuMemCreate") == 0)                       \
             vmml_rebind_scan_new();                                            \
@@ -38,6 +40,7 @@
     VMML_EXPORT type name params;                                              \
     VMML_EXPORT type name params                                               \
     {                                                                          \
+        vmml_count_hook(VMML_HOOK_##name);                                     \
         vmml_rebind_watch(VMML_CALLER);                                        \
         return vmml_##name VMML_ARGS(args);                                    \
     }

@@ -23,6 +23,11 @@ static const struct vmml_choice vmml_range_choices[] = {
     {NULL, 0}};
 static const struct vmml_choice vmml_native_choices[] = {
     {"auto", VMML_NATIVE_AUTO}, {"never", VMML_NATIVE_NEVER}, {NULL, 0}};
+static const struct vmml_choice vmml_stats_choices[] = {
+    {"on", VMML_STATS_ON},
+    {"off", VMML_STATS_OFF},
+    {"exit", VMML_STATS_EXIT},
+    {NULL, 0}};
 static const struct vmml_choice vmml_log_choices[] = {{"off", VMML_LOG_OFF},
                                                       {"error", VMML_LOG_ERROR},
                                                       {"warn", VMML_LOG_WARN},

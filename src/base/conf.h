@@ -21,6 +21,12 @@ enum vmml_conf_native {
     VMML_NATIVE_NEVER, /* serve those as well */
 };
 
+enum vmml_conf_stats {
+    VMML_STATS_ON,
+    VMML_STATS_OFF,
+    VMML_STATS_EXIT, /* logged at the end as well */
+};
+
 struct vmml_conf {
     bool on;                      /* VMMLANE */
     enum vmml_conf_range range;   /* VMMLANE_RANGE */
@@ -32,6 +38,7 @@ struct vmml_conf {
     const char *transport;        /* VMMLANE_TRANSPORT, or NULL: see
                                    * transport/steps.h */
     bool children;                /* VMMLANE_CHILDREN */
+    enum vmml_conf_stats stats;   /* VMMLANE_STATS */
 };
 
 /* The settings; read from the environment by the first call, which also opens

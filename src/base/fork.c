@@ -9,6 +9,7 @@
 #include "mirror/mirror.h"
 #include "order/order.h"
 #include "range/range.h"
+#include "stats/stats.h"
 
 bool vmml_in_child;
 
@@ -55,6 +56,7 @@ static void after_fork_child(void)
     vmml_range_forget();
     vmml_create_forget();
     vmml_order_forget();
+    vmml_stats_fork_child();
 }
 
 static int install(void)

@@ -277,15 +277,16 @@ static void vmml_log_emit(const char *text, size_t length)
 void vmml_log_write(enum vmml_log_level level, const char *function,
                     const char *format, ...)
 {
-    static const char *const names[] = {"OFF",  "ERROR", "WARN",
-                                        "INFO", "DEBUG", "TRACE"};
+    static const char *const names[] = {"OFF",   "ERROR", "WARN", "INFO",
+                                        "DEBUG", "TRACE", "STATS"};
     char text[VMML_LOG_LINE_MAX];
     struct vmml_line line = {.text = text, .size = sizeof(text) - 1};
     int saved_errno = errno;
     va_list args;
 
     vmml_conf(); /* reads the level and the file at the first line */
-    if (__atomic_load_n(&vmml_log_level, __ATOMIC_RELAXED) < (int)level)
+    if (level != VMML_LOG_STATS &&
+        __atomic_load_n(&vmml_log_level, __ATOMIC_RELAXED) < (int)level)
         goto out;
     vmml_put_printf(&line, "vmmlane[%d] %s %s: ", (int)getpid(), names[level],
                     function);

@@ -19,6 +19,7 @@ enum vmml_log_level {
     VMML_LOG_INFO,  /* once a process: what is on, what was found */
     VMML_LOG_DEBUG, /* every decision, with its reason */
     VMML_LOG_TRACE, /* every hooked call of UCX */
+    VMML_LOG_STATS, /* statistics that were asked for, at every level */
 };
 
 /* Lines longer than this are cut and end in "...". */

@@ -40,8 +40,8 @@ static const struct argp_option vmml_run_options[] = {
      "Where it is logged; %p in the name is the process, %h the host", 0},
     {"log-format", VMML_KEY_LOG_FORMAT, "FORMAT", 0,
      "text, or json for one JSON object a line", 0},
-    {"stats", VMML_KEY_STATS, "FILE", OPTION_ARG_OPTIONAL,
-     "Report what was served and what was lost when a process ends", 0},
+    {"stats", VMML_KEY_STATS, NULL, 0,
+     "Log what was served and what was lost when a process ends", 0},
     {"metrics", VMML_KEY_METRICS, "FILE", 0,
      "Keep a Prometheus text file of the counters", 0},
     {"strict", VMML_KEY_STRICT, NULL, 0,
@@ -64,7 +64,7 @@ static const struct vmml_mapping {
     {VMML_KEY_LOG, "VMMLANE_LOG", NULL},
     {VMML_KEY_LOG_FILE, "VMMLANE_LOG_FILE", NULL},
     {VMML_KEY_LOG_FORMAT, "VMMLANE_LOG_FORMAT", NULL},
-    {VMML_KEY_STATS, "VMMLANE_STATS", NULL},
+    {VMML_KEY_STATS, "VMMLANE_STATS", "exit"},
     {VMML_KEY_METRICS, "VMMLANE_METRICS_FILE", NULL},
     {VMML_KEY_STRICT, "VMMLANE_STRICT", "on"},
     {VMML_KEY_NATIVE, "VMMLANE_NATIVE", NULL},
@@ -102,8 +102,6 @@ static error_t vmml_set(struct vmml_run *run, int key, char *argument,
         if (mapping->key != key)
             continue;
         run->values[i] = mapping->value != NULL ? mapping->value : argument;
-        if (run->values[i] == NULL)
-            run->values[i] = "exit"; /* --stats without a file */
         vmml_check_value(mapping, run->values[i], state);
         return 0;
     }

@@ -7,6 +7,7 @@
 #include "doors/caller.h"
 #include "doors/real.h"
 #include "hooks.h"
+#include "stats/count.h"
 
 /*
  * Make the request with POSIX_FD. False where that failed or could not be
@@ -25,6 +26,7 @@ static bool upgrade(const struct vmml_real *real,
     upgraded.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     rc = real->cuMemCreate(&made, size, &upgraded, flags);
     if (rc != CUDA_SUCCESS) {
+        vmml_count(creates_refused);
         vmml_debug("%zu bytes on device %d: no upgrade to POSIX_FD: error %d",
                    size, prop->location.id, (int)rc);
         return false;
@@ -34,6 +36,7 @@ static bool upgrade(const struct vmml_real *real,
         return false;
     }
     *handle = made;
+    vmml_count(creates_upgraded);
     vmml_debug("%zu bytes on device %d: upgraded to POSIX_FD", size,
                prop->location.id);
     return true;

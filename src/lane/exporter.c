@@ -9,6 +9,7 @@
 #include "base/fd.h"
 #include "base/fork.h"
 #include "base/log.h"
+#include "stats/count.h"
 #include "transport/ptracer.h"
 #include "transport/server.h"
 #include "transport/steps.h"
@@ -71,6 +72,10 @@ void vmml_chunk_kill(struct vmml_window *window, struct vmml_chunk *chunk,
                (unsigned long)window->base);
     if (chunk->slot != VMML_NO_SLOT)
         vmml_ledger_kill(vmml_exporter.ledger, chunk->slot);
+    if (chunk->slot != VMML_NO_SLOT) {
+        vmml_count(chunks_revoked);
+        vmml_count_by(revoked_bytes, chunk->size);
+    }
     vmml_window_remove_chunk(window, chunk);
     vmml_exporter.chunk_count--;
     vmml_fd_list_add(fds, fd);
@@ -89,6 +94,7 @@ void vmml_window_retire(struct vmml_window *window, struct vmml_fd_list *fds)
     vmml_debug("window 0x%lx+0x%lx is retired", (unsigned long)window->base,
                (unsigned long)window->size);
     vmml_windows_remove(&vmml_exporter.windows, window);
+    vmml_count(windows_retired);
 }
 
 /* So often the importers' socket is tried. */
@@ -198,6 +204,7 @@ struct vmml_window *vmml_exporter_window(uint64_t base, uint64_t size,
     }
     window->index = (uint32_t)index;
     atomic_store(&vmml_exporter.has_windows, true);
+    vmml_count(windows_added);
     vmml_debug("window 0x%lx+0x%lx of device %d", (unsigned long)base,
                (unsigned long)size, (int)device);
     return window;

@@ -11,6 +11,7 @@
 #include "base/driver.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "stats/count.h"
 
 /* So often a chunk may change under a pack before the pack gives up. */
 #define PUBLISH_TRIES 8
@@ -173,6 +174,8 @@ static enum vmml_reason go_live(struct vmml_window *window,
         if (slot >= 0) {
             chunk->slot = (uint32_t)slot;
             chunk->state = VMML_EXPORT_LIVE;
+            vmml_count(chunks_published);
+            vmml_count_by(published_bytes, chunk->size);
         } else {
             reason = VMML_REASON_LEDGER;
             vmml_chunk_kill(window, chunk, &fds);

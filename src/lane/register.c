@@ -13,6 +13,7 @@
 #include "base/fork.h"
 #include "base/log.h"
 #include "doors/caller.h"
+#include "stats/count.h"
 
 /* What decides about a registration. */
 struct memory {
@@ -167,6 +168,7 @@ static bool take(const struct memory *memory,
         return false;
     window->refs++;
     vmml_window_cover(window, registration->address, registration->length, 1);
+    vmml_count(registrations_taken);
     return true;
 }
 
@@ -194,6 +196,7 @@ static void end_registration(vmml_uct_md_h md, vmml_uct_mem_h memh)
                       registration->address + registration->length);
     vmml_window_release(window);
     free(registration);
+    vmml_count(registrations_ended);
 }
 
 void vmml_lane_deregister(vmml_uct_md_h md, vmml_uct_mem_h memh)
@@ -225,15 +228,20 @@ void vmml_lane_register(vmml_uct_md_h md, vmml_uct_mem_h memh, void *address,
     vmml_lane_deregister(md, memh);
     if (real == NULL || !may_take() ||
         length > UINT64_MAX - (uintptr_t)address ||
-        !look_at(real, (CUdeviceptr)(uintptr_t)address, &memory) ||
-        is_native(md, &memory, registration.address, length))
+        !look_at(real, (CUdeviceptr)(uintptr_t)address, &memory))
         return;
+    if (is_native(md, &memory, registration.address, length)) {
+        vmml_count(registrations_native);
+        return;
+    }
     registration.refused = refuse(&memory, registration.address, length);
     vmml_fd_list_init(&fds);
     pthread_mutex_lock(&vmml_exporter.lock);
     taken = take(&memory, &registration, &fds);
     pthread_mutex_unlock(&vmml_exporter.lock);
     vmml_fd_list_close(&fds);
+    if (!taken)
+        VMML_LOST(LEDGER, .address = registration.address, .length = length);
     vmml_debug("registration %p+0x%lx of window 0x%lx+0x%lx: %s", address,
                (unsigned long)length, (unsigned long)memory.base,
                (unsigned long)memory.size,
@@ -439,6 +447,7 @@ bool vmml_lane_begin_pack(vmml_uct_md_h md, vmml_uct_mem_h memh, void *address,
     if (!verified)
         reason = serve_and_note(&copy, from, end);
     end_begin(&copy, reason, pack);
+    vmml_count(keys_packed);
     if (reason != VMML_REASON_NONE)
         vmml_lane_warn(reason, from, length);
     vmml_trace("pack 0x%lx+0x%lx of window 0x%lx: %s", (unsigned long)from,

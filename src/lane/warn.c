@@ -6,8 +6,7 @@
 
 #include "base/fd.h"
 #include "base/log.h"
-
-#define REASON_COUNT (VMML_REASON_DEVICE + 1)
+#include "stats/count.h"
 
 static const char *remedy(enum vmml_reason reason)
 {
@@ -52,10 +51,9 @@ static void warn_of_limit(uint64_t address, uint64_t length)
 
 void vmml_lane_warn(enum vmml_reason reason, uint64_t address, uint64_t length)
 {
-    static struct vmml_once seen[REASON_COUNT];
-
-    if (reason <= VMML_REASON_NONE || reason >= REASON_COUNT ||
-        !vmml_once(&seen[reason]))
+    vmml_count(keys_refused);
+    if (!vmml_lost(reason,
+                   &(struct vmml_loss){.address = address, .length = length}))
         return;
     if (reason == VMML_REASON_NO_DESCRIPTOR) {
         warn_of_limit(address, length);

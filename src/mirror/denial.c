@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "mirror/pidfd.h"
 #include "transport/ptracer.h"
+#include "stats/count.h"
 #include "transport/steps.h"
 
 /* ---- what the kernel says of a process (proc(5)) ---- */
@@ -119,6 +120,40 @@ static const char *blocked_call(void)
 
 /* ---- lines ---- */
 
+/* Of two errors the one that says more. */
+static int decisive(const struct vmml_denial *denial)
+{
+    switch (-denial->socket) {
+    case EPROTONOSUPPORT:
+    case EPROTO:
+    case EMFILE:
+    case ENFILE:
+        return -denial->socket;
+    default:
+        return denial->getfd != 0 ? -denial->getfd : -denial->socket;
+    }
+}
+
+static bool is_first(const struct vmml_denial *denial, enum vmml_cause cause)
+{
+    return vmml_lost(cause, &(struct vmml_loss){
+                                .address = denial->base,
+                                .length = denial->size,
+                                .pid = denial->pid,
+                                .code = -decisive(denial),
+                            });
+}
+
+#define WARN_LOST(denial, cause, format, ...)                                  \
+    do {                                                                       \
+        if (is_first(denial, VMML_CAUSE_##cause))                              \
+            vmml_warn("no fast lane to process %u for its 0x%lx+0x%lx (errno " \
+                      "%d): " format,                                          \
+                      (denial)->pid, (unsigned long)(denial)->base,            \
+                      (unsigned long)(denial)->size, decisive(denial),         \
+                      ##__VA_ARGS__);                                          \
+    } while (0)
+
 /* What the socket step adds to each line. */
 static const char *socket_text(const struct vmml_denial *denial)
 {
@@ -151,18 +186,19 @@ static void warn_blocked(const struct vmml_denial *denial, const char *call)
     int mode = seccomp_mode();
 
     if (mode != 0)
-        vmml_warn_once("no fast lane to process %u: %s is denied by a seccomp "
-                       "filter (mode %d, %s CAP_SYS_PTRACE), and %s. Remedy: "
-                       "--cap-add=SYS_PTRACE, a seccomp profile that allows "
-                       "pidfd_open and pidfd_getfd, or the socket",
-                       denial->pid, call, mode,
-                       may_trace_all() ? "with" : "without",
-                       socket_text(denial));
+        WARN_LOST(denial, SECCOMP,
+                  "%s is denied by a seccomp "
+                  "filter (mode %d, %s CAP_SYS_PTRACE), and %s. Remedy: "
+                  "--cap-add=SYS_PTRACE, a seccomp profile that allows "
+                  "pidfd_open and pidfd_getfd, or the socket",
+                  call, mode, may_trace_all() ? "with" : "without",
+                  socket_text(denial));
     else
-        vmml_warn_once("no fast lane to process %u: this kernel has no %s "
-                       "(Linux 5.6), and %s. Remedy: a newer kernel, or the "
-                       "socket",
-                       denial->pid, call, socket_text(denial));
+        WARN_LOST(denial, SECCOMP,
+                  "this kernel has no %s "
+                  "(Linux 5.6), and %s. Remedy: a newer kernel, or the "
+                  "socket",
+                  call, socket_text(denial));
 }
 
 static void warn_no_trace(const struct vmml_denial *denial)
@@ -171,26 +207,28 @@ static void warn_no_trace(const struct vmml_denial *denial)
     enum whose owner = whose(denial);
 
     if (owner == WHOSE_ANOTHERS)
-        vmml_warn_once("no fast lane to process %u: it is another user's. "
-                       "Remedy: run both as one user",
-                       denial->pid);
+        WARN_LOST(denial, USER,
+                  "it is another user's. "
+                  "Remedy: run both as one user");
     else if (scope > 0)
-        vmml_warn_once("no fast lane to process %u: Yama denies "
-                       "pidfd_getfd(2) (kernel.yama.ptrace_scope is %d), and "
-                       "%s. Remedy: sysctl kernel.yama.ptrace_scope=0, or the "
-                       "socket",
-                       denial->pid, scope, socket_text(denial));
+        WARN_LOST(denial, YAMA,
+                  "Yama denies "
+                  "pidfd_getfd(2) (kernel.yama.ptrace_scope is %d), and "
+                  "%s. Remedy: sysctl kernel.yama.ptrace_scope=0, or the "
+                  "socket",
+                  scope, socket_text(denial));
     else if (owner == WHOSE_NOT_DUMPABLE)
-        vmml_warn_once("no fast lane to process %u: it is not dumpable "
-                       "(PR_SET_DUMPABLE, or it changed its user), and %s. "
-                       "Remedy: the socket",
-                       denial->pid, socket_text(denial));
+        WARN_LOST(denial, NOT_DUMPABLE,
+                  "it is not dumpable "
+                  "(PR_SET_DUMPABLE, or it changed its user), and %s. "
+                  "Remedy: the socket",
+                  socket_text(denial));
     else
-        vmml_warn_once("no fast lane to process %u: pidfd_getfd(2) is not "
-                       "permitted (ptrace access, %s CAP_SYS_PTRACE), and %s. "
-                       "Remedy: --cap-add=SYS_PTRACE, or the socket",
-                       denial->pid, may_trace_all() ? "with" : "without",
-                       socket_text(denial));
+        WARN_LOST(denial, NOT_PERMITTED,
+                  "pidfd_getfd(2) is not "
+                  "permitted (ptrace access, %s CAP_SYS_PTRACE), and %s. "
+                  "Remedy: --cap-add=SYS_PTRACE, or the socket",
+                  may_trace_all() ? "with" : "without", socket_text(denial));
 }
 
 /* After pidfd_getfd(2) was tried: so the pid is one of our namespace. */
@@ -204,29 +242,15 @@ static void warn_denied(const struct vmml_denial *denial)
         warn_no_trace(denial);
 }
 
-/* Of two errors the one that says more. */
-static int decisive(const struct vmml_denial *denial)
-{
-    switch (-denial->socket) {
-    case EPROTONOSUPPORT:
-    case EPROTO:
-    case EMFILE:
-    case ENFILE:
-        return -denial->socket;
-    default:
-        return denial->getfd != 0 ? -denial->getfd : -denial->socket;
-    }
-}
-
 void vmml_denial_warn(const struct vmml_denial *denial)
 {
     int error = decisive(denial);
 
     switch (error) {
     case 0:
-        vmml_warn_once("no fast lane to process %u: VMMLANE_TRANSPORT has "
-                       "neither getfd nor socket",
-                       denial->pid);
+        WARN_LOST(denial, TRANSPORT,
+                  "VMMLANE_TRANSPORT has "
+                  "neither getfd nor socket");
         break;
     case ESRCH:
     case EBADF:
@@ -234,12 +258,15 @@ void vmml_denial_warn(const struct vmml_denial *denial)
     case ENOENT:
         vmml_debug("process %u has ended, or is not the one that made the key",
                    denial->pid);
+        VMML_LOST(GONE, .address = denial->base, .length = denial->size,
+                  .pid = denial->pid, .code = -error);
         break;
     case EXDEV:
-        vmml_warn_once("no fast lane to process %u: it lives in another PID "
-                       "namespace, and %s. Remedy: share the PID namespace "
-                       "(--pid=host, hostPID), or the network namespace",
-                       denial->pid, socket_text(denial));
+        WARN_LOST(denial, PID_NAMESPACE,
+                  "it lives in another PID "
+                  "namespace, and %s. Remedy: share the PID namespace "
+                  "(--pid=host, hostPID), or the network namespace",
+                  socket_text(denial));
         break;
     case EPERM:
     case EACCES:
@@ -254,28 +281,28 @@ void vmml_denial_warn(const struct vmml_denial *denial)
     case EPIPE:
     case ETIMEDOUT:
     case EUSERS:
-        vmml_warn_once("no fast lane to process %u: %s, and pidfd_getfd(2) is "
-                       "switched off by VMMLANE_TRANSPORT",
-                       denial->pid, socket_text(denial));
+        WARN_LOST(denial, SOCKET,
+                  "%s, and pidfd_getfd(2) is "
+                  "switched off by VMMLANE_TRANSPORT",
+                  socket_text(denial));
         break;
     case EMFILE:
     case ENFILE:
-        vmml_warn_once("no fast lane to process %u: no descriptor is left. "
-                       "Remedy: raise the limit of open files (ulimit -n)",
-                       denial->pid);
+        WARN_LOST(denial, NO_DESCRIPTOR_HERE,
+                  "no descriptor is left. "
+                  "Remedy: raise the limit of open files (ulimit -n)");
         break;
     case EPROTONOSUPPORT:
-        vmml_warn_once("no fast lane to process %u: it runs another version "
-                       "of vmmlane. Remedy: the same version in all processes",
-                       denial->pid);
+        WARN_LOST(denial, VERSION,
+                  "it runs another version "
+                  "of vmmlane. Remedy: the same version in all processes");
         break;
     case EPROTO:
-        vmml_warn_once("no fast lane to process %u: what it shares is no "
-                       "ledger",
-                       denial->pid);
+        WARN_LOST(denial, NO_LEDGER,
+                  "what it shares is no "
+                  "ledger");
         break;
     default:
-        vmml_warn_once("no fast lane to process %u: errno %d", denial->pid,
-                       error);
+        WARN_LOST(denial, UNREACHABLE, "it cannot be reached");
     }
 }

@@ -11,6 +11,8 @@
  * exporter lives in another PID namespace. */
 struct vmml_denial {
     uint32_t pid;
+    uint64_t base; /* of the window */
+    uint64_t size;
     int getfd;
     int socket;
 };

@@ -16,6 +16,8 @@
 #include "lane/exporter.h"
 #include "mirror/index.h"
 #include "mirror/use.h"
+#include "stats/count.h"
+#include "stats/stats.h"
 
 /* uct_rkey_ptr's keys, and own windows that were opened. */
 struct held {
@@ -133,6 +135,8 @@ static struct vmml_mirror *make(const struct vmml_real *real,
     mirror->device = device;
     result = reserve(real, handle->base, reserved, &mirror->address);
     if (result != CUDA_SUCCESS) {
+        VMML_LOST(ADDRESS_SPACE, .address = handle->base,
+                  .length = handle->size, .pid = handle->pid, .code = result);
         vmml_warn_once("no address space for a mirror of 0x%lx bytes "
                        "(cuMemAddressReserve gave %d): no fast lane to that "
                        "window. Remedy: smaller reservations",
@@ -197,6 +201,8 @@ void vmml_mirror_free(struct vmml_mirror *mirror)
         vmml_warn_once("cuMemAddressFree of an unused mirror failed (%d)",
                        (int)result);
     vmml_peer_drop(mirror->peer);
+    vmml_stats_mirror_gone(mirror->stats);
+    vmml_count(mirrors_freed);
     pthread_cond_destroy(&mirror->idle);
     pthread_mutex_destroy(&mirror->lock);
     free(mirror->mapped);
@@ -235,6 +241,7 @@ static struct vmml_mirror *get(struct vmml_peer *peer,
         return mirror;
     }
     vmml_order_activate();
+    vmml_count(mirrors_made);
     vmml_watch_start();
     vmml_debug("mirror of window 0x%lx+0x%lx of process %u on device %d at "
                "0x%lx",
@@ -254,6 +261,9 @@ static bool is_tombstone(const struct vmml_handle *handle)
 {
     if (!(handle->flags & VMML_HANDLE_TOMBSTONE))
         return false;
+    vmml_lost(handle->reason, &(struct vmml_loss){.pid = handle->pid,
+                                                  .address = handle->base,
+                                                  .length = handle->size});
     vmml_debug("key of process %u: not served: %s", handle->pid,
                vmml_reason_string(handle->reason));
     return true;
@@ -315,13 +325,20 @@ bool vmml_mirror_prepare(const struct vmml_handle *handle, int device)
     bool served;
     unsigned use;
 
-    if (is_tombstone(handle))
+    vmml_count(keys_unpacked);
+    if (is_tombstone(handle)) {
+        vmml_count(keys_unreachable);
         return false;
-    if (vmml_lane_is_own(handle->nonce) && prepare_own(handle, device))
+    }
+    if (vmml_lane_is_own(handle->nonce) && prepare_own(handle, device)) {
+        vmml_count(keys_served);
         return true;
+    }
     use = vmml_use_begin();
     served = prepare(handle, device);
     vmml_use_end(use);
+    vmml_count_slot(
+        served ? VMML_COUNT_keys_served : VMML_COUNT_keys_unreachable, 1);
     return served;
 }
 
@@ -434,6 +451,7 @@ static CUresult open_foreign(const struct vmml_handle *handle, int device,
                (unsigned long)mirror->base, mirror->peer->pid,
                (unsigned long)mirror->address);
     *ptr = mirror->address;
+    vmml_count(windows_opened);
     return CUDA_SUCCESS;
 }
 
@@ -470,6 +488,7 @@ static bool close_mirror(struct vmml_mirror *mirror, CUdeviceptr ptr)
         continue;
     if (opens == 0 || opens == VMML_CONDEMNED)
         return false;
+    vmml_count(windows_closed);
     vmml_debug("window 0x%lx of process %u is closed at 0x%lx",
                (unsigned long)mirror->base, mirror->peer->pid,
                (unsigned long)mirror->address);

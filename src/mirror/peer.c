@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "mirror/denial.h"
 #include "mirror/pidfd.h"
+#include "stats/count.h"
 #include "transport/client.h"
 #include "transport/steps.h"
 
@@ -86,7 +87,8 @@ bool vmml_peer_ended(struct vmml_peer *peer)
     count = vmml_peer_signs(peer, signs);
     if (poll(signs, count, 0) <= 0 || is_only_socket(peer, signs, count))
         return false;
-    atomic_store(&peer->dead, true);
+    if (!atomic_exchange(&peer->dead, true))
+        vmml_count(exporters_ended);
     return true;
 }
 
@@ -109,10 +111,12 @@ bool vmml_peer_is_same(struct vmml_peer *peer)
     same = fd >= 0 && status.st_dev == peer->ledger_dev &&
            status.st_ino == peer->ledger_ino;
     vmml_fd_close(fd);
-    if (!same && !atomic_exchange(&peer->dead, true))
+    if (!same && !atomic_exchange(&peer->dead, true)) {
+        vmml_count(exporters_ended);
         vmml_info("process %u has no ledger any more (an exec, or it closed "
                   "all descriptors)",
                   peer->pid);
+    }
     return same;
 }
 
@@ -177,6 +181,11 @@ int vmml_peer_get_chunk(struct vmml_peer *peer,
             fd = vmml_pidfd_getfd(peer->pidfd, chunk->fd);
         else if (steps[i] == VMML_STEP_SOCKET)
             fd = ask(peer, VMML_WIRE_CHUNK, chunk->slot, chunk->serial);
+        if (fd >= 0)
+            vmml_count_slot(steps[i] == VMML_STEP_GETFD
+                                ? VMML_COUNT_descriptors_getfd
+                                : VMML_COUNT_descriptors_socket,
+                            1);
         if (fd < 0 && is_final(-fd))
             break;
     }
@@ -294,7 +303,8 @@ void vmml_peer_free(struct vmml_peer *peer)
 static bool try_steps(struct vmml_peer *peer, const struct vmml_handle *handle)
 {
     const enum vmml_step *steps = vmml_steps();
-    struct vmml_denial denial = {.pid = handle->pid};
+    struct vmml_denial denial = {
+        .pid = handle->pid, .base = handle->base, .size = handle->size};
     size_t i;
 
     for (i = 0; i < VMML_STEPS; i++) {
@@ -391,6 +401,7 @@ struct vmml_peer *vmml_peer_attach(const struct vmml_handle *handle)
         peer = make_peer(handle);
         if (peer != NULL) {
             enter(peer);
+            vmml_count(exporters_attached);
             vmml_info("attached to the ledger of process %u by %s", peer->pid,
                       peer->pidfd >= 0 ? "pidfd_getfd" : "its socket");
         }

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "mirror/index.h"
 #include "mirror/use.h"
+#include "stats/count.h"
 
 /* So often a mirror may change between its sync and the post. */
 #define POST_TRIES 16
@@ -61,6 +62,9 @@ static bool is_inside(const struct end *end)
 
 static CUresult refuse(const struct vmml_mirror *mirror)
 {
+    vmml_count(copies_refused);
+    VMML_LOST(REVOKED, .address = mirror->base, .length = mirror->size,
+              .pid = mirror->peer->pid);
     vmml_warn_once("a copy was refused: process %u has ended, or has unmapped "
                    "memory since its key was made",
                    mirror->peer->pid);
@@ -191,6 +195,17 @@ static bool sync_one(struct vmml_mirror *mirror)
     }
 }
 
+static void count_copies(const struct end *ends, size_t count)
+{
+    uint64_t bytes = 0;
+    size_t i;
+
+    for (i = 0; i < count; i++)
+        bytes += ends[i].length;
+    vmml_count_by(copies, count);
+    vmml_count_by(copied_bytes, bytes);
+}
+
 static CUresult post_checked(const struct end *ends, size_t count,
                              bool no_holes, CUstream stream,
                              CUresult (*post)(void *arg), void *arg)
@@ -219,6 +234,8 @@ static CUresult post_checked(const struct end *ends, size_t count,
         result = post_ordered(ends, count, stream, post, arg);
         for (which = 0; which < count; which++)
             leave(&ends[which]);
+        if (result == CUDA_SUCCESS)
+            count_copies(ends, count);
         if (result != CUDA_ERROR_INVALID_VALUE || retried ||
             !sync_outdated(ends, count))
             return result;

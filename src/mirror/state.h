@@ -66,6 +66,8 @@ struct vmml_mirror {
     _Atomic(struct vmml_mirror *) next; /* in the list of all */
     _Atomic(struct vmml_mirror *) next_in_bucket;
 
+    unsigned stats; /* its place in the statistics; the busy thread's */
+
     /* Of the thread that gives back. */
     uint64_t unused_since; /* ms of CLOCK_MONOTONIC; 0: in use */
     struct vmml_mirror *next_condemned;

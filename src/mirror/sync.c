@@ -13,6 +13,8 @@
 #include "base/driver.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "stats/count.h"
+#include "stats/stats.h"
 
 /* So often, and with this pause, a ledger that is being written is read: half
  * a second and more. Each reading tries for some milliseconds. */
@@ -155,8 +157,11 @@ static bool unmap_one(const struct vmml_real *real,
     CUresult result =
         real->cuMemUnmap(local_address(mirror, mapped->address), mapped->size);
 
-    if (result == CUDA_SUCCESS || result == CUDA_ERROR_DEINITIALIZED)
+    if (result == CUDA_SUCCESS || result == CUDA_ERROR_DEINITIALIZED) {
+        vmml_count(chunks_unmapped);
+        vmml_count_by(unmapped_bytes, mapped->size);
         return true;
+    }
     vmml_warn_once("cuMemUnmap of a mirror failed (%d)", (int)result);
     return false;
 }
@@ -314,10 +319,14 @@ static bool import_chunk(const struct vmml_real *real,
             atomic_load(&mirror->peer->dead);
     if (fd < 0 || *dead) {
         vmml_fd_close(fd);
-        if (!*dead)
+        if (!*dead) {
+            VMML_LOST(DESCRIPTOR, .address = chunk->address,
+                      .length = chunk->size, .code = fd,
+                      .pid = mirror->peer->pid);
             vmml_warn_once("descriptor %d of process %u cannot be had (errno "
                            "%d): no fast lane",
                            chunk->fd, mirror->peer->pid, -fd);
+        }
         return false;
     }
     result = real->cuMemImportFromShareableHandle(
@@ -326,6 +335,8 @@ static bool import_chunk(const struct vmml_real *real,
     vmml_fd_close(fd);
     if (result == CUDA_SUCCESS)
         return true;
+    VMML_LOST(IMPORT, .address = chunk->address, .length = chunk->size,
+              .code = result, .pid = mirror->peer->pid);
     vmml_warn_once("cuMemImportFromShareableHandle failed (%d) for memory of "
                    "process %u: no fast lane",
                    (int)result, mirror->peer->pid);
@@ -346,6 +357,8 @@ static bool map_chunk(const struct vmml_real *real, struct vmml_mirror *mirror,
     /* The mapping keeps the memory (driver documentation, cuMemRelease). */
     vmml_release(real, handle);
     if (result != CUDA_SUCCESS) {
+        VMML_LOST(MAP, .address = chunk->address, .length = chunk->size,
+                  .code = result, .pid = mirror->peer->pid);
         vmml_warn_once("cuMemMap of a mirror failed (%d): no fast lane",
                        (int)result);
         return false;
@@ -356,6 +369,8 @@ static bool map_chunk(const struct vmml_real *real, struct vmml_mirror *mirror,
     mapped->serial = chunk->serial;
     mapped->slot = chunk->slot;
     mapped->stale = false;
+    vmml_count(chunks_mapped);
+    vmml_count_by(mapped_bytes, chunk->size);
     return true;
 }
 
@@ -372,6 +387,8 @@ static bool set_access(const struct vmml_real *real,
 
     if (result == CUDA_SUCCESS)
         return true;
+    VMML_LOST(ACCESS, .address = address, .length = size, .code = result,
+              .pid = mirror->peer->pid);
     vmml_warn_once("device %d cannot access memory of process %u "
                    "(cuMemSetAccess gave %d): no fast lane",
                    (int)mirror->device, mirror->peer->pid, (int)result);
@@ -583,6 +600,8 @@ static enum vmml_sync read_failed(const struct vmml_real *real,
                        mirror->peer->pid, -status);
         return VMML_SYNC_BUSY;
     default:
+        VMML_LOST(LEDGER_READ, .address = mirror->base, .length = mirror->size,
+                  .code = status, .pid = mirror->peer->pid);
         vmml_warn_once("the ledger of process %u makes no sense (errno %d): "
                        "no fast lane",
                        mirror->peer->pid, -status);
@@ -631,6 +650,27 @@ static enum vmml_sync sync_busy(const struct vmml_real *real,
     return VMML_SYNC_OK;
 }
 
+static void note_stats(struct vmml_mirror *mirror, enum vmml_sync outcome)
+{
+    uint64_t bytes = 0;
+    size_t i;
+
+    for (i = 0; i < mirror->mapped_count; i++)
+        bytes += mirror->mapped[i].size;
+    vmml_count(mirror_updates);
+    vmml_stats_mirror(&mirror->stats,
+                      &(struct vmml_mirror_stats){
+                          .base = mirror->base,
+                          .size = mirror->size,
+                          .address = mirror->address,
+                          .bytes = bytes,
+                          .pid = mirror->peer->pid,
+                          .chunks = (uint32_t)mirror->mapped_count,
+                          .device = mirror->device,
+                          .outcome = outcome,
+                      });
+}
+
 enum vmml_sync vmml_mirror_sync(struct vmml_mirror *mirror)
 {
     const struct vmml_real *real = vmml_real();
@@ -642,6 +682,7 @@ enum vmml_sync vmml_mirror_sync(struct vmml_mirror *mirror)
     vmml_relax(real, &relaxed);
     outcome = vmml_mirror_is_condemned(mirror) ? VMML_SYNC_GONE
                                                : sync_busy(real, mirror);
+    note_stats(mirror, outcome);
     vmml_relax_end(real, &relaxed);
     vmml_mirror_end_busy(mirror);
     return outcome;

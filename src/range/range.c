@@ -10,6 +10,7 @@
 #include "doors/real.h"
 #include "range/extents.h"
 #include "range/probe.h"
+#include "stats/count.h"
 
 /* Answers dropped for a change that came meanwhile, within one query. */
 #define TRIES_MAX 64
@@ -469,6 +470,7 @@ CUresult vmml_range_answer(CUdeviceptr *base, size_t *size, CUdeviceptr ptr,
     if (size == NULL)
         size = &unused_size;
     rc = answer(real, base, size, ptr, request);
+    vmml_count(ranges_answered);
     if (rc == CUDA_SUCCESS)
         vmml_debug("0x%llx is in [0x%llx, 0x%llx)", (unsigned long long)ptr,
                    (unsigned long long)*base,

@@ -13,6 +13,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "stats/count.h"
 
 /* So long nobody is taken in where the system lets us take nobody in. */
 #define REST_MS 100
@@ -195,6 +196,8 @@ static bool answer(int socket, bool *ours)
         return false;
     fd = server.get(request.what, request.slot, request.serial);
     sent = send_or_say(socket, fd);
+    if (sent && fd >= 0)
+        vmml_count(descriptors_sent);
     vmml_fd_close(fd);
     return sent;
 }

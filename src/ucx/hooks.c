@@ -12,6 +12,8 @@
 #include "hooks.h"
 #include "lane/exporter.h"
 #include "mirror/mirror.h"
+#include "stats/count.h"
+#include "stats/stats.h"
 #include "ucx/component.h"
 #include "ucx/device.h"
 #include "ucx/scope.h"
@@ -26,8 +28,9 @@ static bool is_supported(const struct vmml_uct *uct)
     uct->ucp_get_version(&major, &minor, &release);
     if (major > 1 || (major == 1 && minor >= 18))
         return true;
-    vmml_warn_once("UCX %u.%u.%u is older than 1.18: vmmlane leaves it alone",
-                   major, minor, release);
+    if (VMML_LOST(UCX_VERSION))
+        vmml_warn("UCX %u.%u.%u is older than 1.18: vmmlane leaves it alone",
+                  major, minor, release);
     return false;
 }
 
@@ -42,7 +45,10 @@ vmml_ucs_status_t vmml_uct_md_mem_reg_v2(const void *caller, vmml_uct_md_h md,
     if (uct == NULL || uct->uct_md_mem_reg_v2 == NULL)
         return VMML_UCS_ERR_UNSUPPORTED;
     status = uct->uct_md_mem_reg_v2(md, address, length, params, memh);
-    if (status == VMML_UCS_OK && vmml_is_cuda_ipc_md(md) && is_supported(uct))
+    if (status != VMML_UCS_OK || !vmml_is_cuda_ipc_md(md))
+        return status;
+    vmml_stats_start();
+    if (is_supported(uct))
         vmml_lane_register(md, *memh, address, length);
     return status;
 }
@@ -155,17 +161,22 @@ static vmml_ucs_status_t prepare(const struct vmml_uct *uct,
 
     if (vmml_in_child || !vmml_is_cuda_ipc(component))
         return VMML_UCS_OK;
+    vmml_stats_start();
     if (vmml_handle_find(buffer, VMML_HANDLE_SCAN, &handle) < 0) {
         if (!vmml_handle_is_foreign(buffer, VMML_HANDLE_SCAN))
             return VMML_UCS_OK;
-        vmml_warn_once("no fast lane by a key that another version of "
-                       "vmmlane made. Remedy: the same version in all "
-                       "processes");
+        if (VMML_LOST(VERSION))
+            vmml_warn("no fast lane by a key that another version of "
+                      "vmmlane made. Remedy: the same version in all "
+                      "processes");
         /* The driver could make nothing of such a handle. */
         return VMML_UCS_ERR_UNREACHABLE;
     }
-    if (!vmml_conf()->on || !vmml_conf()->share)
+    if (!vmml_conf()->on || !vmml_conf()->share) {
+        VMML_LOST(OFF, .address = handle.base, .length = handle.size,
+                  .pid = handle.pid);
         return VMML_UCS_ERR_UNREACHABLE;
+    }
     return vmml_mirror_prepare(&handle, vmml_unpack_device(uct, sys_device))
                ? VMML_UCS_OK
                : VMML_UCS_ERR_UNREACHABLE;
@@ -224,11 +235,12 @@ int vmml_uct_iface_is_reachable_v2(
         (params->field_mask & VMML_UCT_REACHABLE_FIELD_INFO_STRING) &&
         params->info_string != NULL &&
         params->info_string_length >= sizeof(text) &&
-        strncmp(params->info_string, text, sizeof(text) - 1) == 0)
-        vmml_warn_once("no fast lane to a process in another PID namespace: "
-                       "this UCX does not use cuda_ipc there. Remedy: share "
-                       "the PID namespace (--pid=host, hostPID), or UCX 1.22 "
-                       "or older");
+        strncmp(params->info_string, text, sizeof(text) - 1) == 0 &&
+        VMML_LOST(UCX_NAMESPACE))
+        vmml_warn("no fast lane to a process in another PID namespace: "
+                  "this UCX does not use cuda_ipc there. Remedy: share "
+                  "the PID namespace (--pid=host, hostPID), or UCX 1.22 "
+                  "or older");
     return reachable;
 }
 

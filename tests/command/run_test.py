@@ -102,7 +102,6 @@ def settings():
           ['VMMLANE_LOG=debug', 'VMMLANE_LOG_FILE=/dev/null'])
     check('log format', seen('--log-format=json'), ['VMMLANE_LOG_FORMAT=json'])
     check('stats', seen('--stats'), ['VMMLANE_STATS=exit'])
-    check('stats to a file', seen('--stats=a b'), ['VMMLANE_STATS=a b'])
     check('metrics', seen('--metrics', 'm.prom'),
           ['VMMLANE_METRICS_FILE=m.prom'])
     check('strict', seen('--strict'), ['VMMLANE_STRICT=on'])

@@ -18,6 +18,7 @@
 
 #include "base/conf.h"
 #include "base/log.h"
+#include "base/remedy.h"
 #include "doors/caller.h"
 #include "doors/doors.h"
 #include "doors/image.h"
@@ -188,8 +189,7 @@ static void vmml_rebind_module(struct vmml_rebind *module)
     if (module->failed > 0)
         vmml_warn("%s was opened with RTLD_DEEPBIND and calls past vmmlane, "
                   "and its slots cannot be changed: VMM memory gets no fast "
-                  "lane there. Open it without RTLD_DEEPBIND "
-                  "(NIXL_UCX_DEEPBIND=0)",
+                  "lane there. Remedy: " VMML_REMEDY_DEEPBIND,
                   module->name);
     else if (module->bypassed > 0)
         vmml_info("%s was opened with RTLD_DEEPBIND: %u calls of it lead "

@@ -9,6 +9,7 @@
 #include "base/fd.h"
 #include "base/fork.h"
 #include "base/log.h"
+#include "base/remedy.h"
 #include "stats/count.h"
 #include "transport/ptracer.h"
 #include "transport/server.h"
@@ -157,7 +158,7 @@ bool vmml_exporter_ready(void)
             "cuMemCreate keeps the lane that UCX finds without vmmlane%s",
             status,
             status == EMFILE || status == ENFILE
-                ? ". Remedy: raise the limit of open files (ulimit -n)"
+                ? ". Remedy: " VMML_REMEDY_DESCRIPTORS
                 : "");
         return false;
     }

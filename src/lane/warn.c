@@ -6,6 +6,7 @@
 
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/remedy.h"
 #include "stats/count.h"
 
 static const char *remedy(enum vmml_reason reason)
@@ -14,15 +15,13 @@ static const char *remedy(enum vmml_reason reason)
     case VMML_REASON_HOLE:
         return "register only memory that is mapped and has access set";
     case VMML_REASON_NOT_SHAREABLE:
-        return "let the allocator ask cuMemCreate for "
-               "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, or leave "
-               "VMMLANE_CREATE on";
+        return VMML_REMEDY_HANDLE_TYPE;
     case VMML_REASON_IMPORTED:
         return "register it in the process that made it";
     case VMML_REASON_NO_DESCRIPTOR:
-        return "raise the hard limit of open files (ulimit -Hn)";
+        return VMML_REMEDY_DESCRIPTORS_HARD;
     case VMML_REASON_FABRIC:
-        return "register each handle of fabric memory by itself";
+        return VMML_REMEDY_FABRIC;
     case VMML_REASON_DEVICE:
     case VMML_REASON_WINDOW:
         return "register each reservation by itself";

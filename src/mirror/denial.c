@@ -12,6 +12,7 @@
 
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/remedy.h"
 #include "mirror/pidfd.h"
 #include "transport/ptracer.h"
 #include "stats/count.h"
@@ -188,16 +189,14 @@ static void warn_blocked(const struct vmml_denial *denial, const char *call)
     if (mode != 0)
         WARN_LOST(denial, SECCOMP,
                   "%s is denied by a seccomp "
-                  "filter (mode %d, %s CAP_SYS_PTRACE), and %s. Remedy: "
-                  "--cap-add=SYS_PTRACE, a seccomp profile that allows "
-                  "pidfd_open and pidfd_getfd, or the socket",
+                  "filter (mode %d, %s CAP_SYS_PTRACE), and %s. "
+                  "Remedy: " VMML_REMEDY_SECCOMP,
                   call, mode, may_trace_all() ? "with" : "without",
                   socket_text(denial));
     else
         WARN_LOST(denial, SECCOMP,
                   "this kernel has no %s "
-                  "(Linux 5.6), and %s. Remedy: a newer kernel, or the "
-                  "socket",
+                  "(Linux 5.6), and %s. Remedy: " VMML_REMEDY_KERNEL,
                   call, socket_text(denial));
 }
 
@@ -209,25 +208,24 @@ static void warn_no_trace(const struct vmml_denial *denial)
     if (owner == WHOSE_ANOTHERS)
         WARN_LOST(denial, USER,
                   "it is another user's. "
-                  "Remedy: run both as one user");
+                  "Remedy: " VMML_REMEDY_USER);
     else if (scope > 0)
         WARN_LOST(denial, YAMA,
                   "Yama denies "
                   "pidfd_getfd(2) (kernel.yama.ptrace_scope is %d), and "
-                  "%s. Remedy: sysctl kernel.yama.ptrace_scope=0, or the "
-                  "socket",
+                  "%s. Remedy: " VMML_REMEDY_YAMA,
                   scope, socket_text(denial));
     else if (owner == WHOSE_NOT_DUMPABLE)
         WARN_LOST(denial, NOT_DUMPABLE,
                   "it is not dumpable "
                   "(PR_SET_DUMPABLE, or it changed its user), and %s. "
-                  "Remedy: the socket",
+                  "Remedy: " VMML_REMEDY_SOCKET,
                   socket_text(denial));
     else
         WARN_LOST(denial, NOT_PERMITTED,
                   "pidfd_getfd(2) is not "
                   "permitted (ptrace access, %s CAP_SYS_PTRACE), and %s. "
-                  "Remedy: --cap-add=SYS_PTRACE, or the socket",
+                  "Remedy: " VMML_REMEDY_PTRACE,
                   may_trace_all() ? "with" : "without", socket_text(denial));
 }
 
@@ -264,8 +262,8 @@ void vmml_denial_warn(const struct vmml_denial *denial)
     case EXDEV:
         WARN_LOST(denial, PID_NAMESPACE,
                   "it lives in another PID "
-                  "namespace, and %s. Remedy: share the PID namespace "
-                  "(--pid=host, hostPID), or the network namespace",
+                  "namespace, and %s. "
+                  "Remedy: " VMML_REMEDY_PID_NAMESPACE,
                   socket_text(denial));
         break;
     case EPERM:
@@ -290,12 +288,12 @@ void vmml_denial_warn(const struct vmml_denial *denial)
     case ENFILE:
         WARN_LOST(denial, NO_DESCRIPTOR_HERE,
                   "no descriptor is left. "
-                  "Remedy: raise the limit of open files (ulimit -n)");
+                  "Remedy: " VMML_REMEDY_DESCRIPTORS);
         break;
     case EPROTONOSUPPORT:
         WARN_LOST(denial, VERSION,
                   "it runs another version "
-                  "of vmmlane. Remedy: the same version in all processes");
+                  "of vmmlane. Remedy: " VMML_REMEDY_VERSION);
         break;
     case EPROTO:
         WARN_LOST(denial, NO_LEDGER,

@@ -20,7 +20,7 @@
 
 /* Tests build the shim with another number. */
 #ifndef VMML_WIRE_VERSION
-#define VMML_WIRE_VERSION 1u
+#define VMML_WIRE_VERSION 1
 #endif
 
 enum vmml_wire_what {

@@ -4,6 +4,7 @@
 #include <stdbool.h>
 
 #include "base/log.h"
+#include "base/remedy.h"
 
 static bool attribute(const struct vmml_real *real, CUdevice_attribute name,
                       CUdevice device, unsigned *value)
@@ -84,7 +85,6 @@ int vmml_unpack_device(const struct vmml_uct *uct, uint8_t sys_device)
     if (found < 0)
         vmml_warn_once("no CUDA context when a key arrived: UCX cannot use "
                        "cuda_ipc for this endpoint, for any kind of memory. "
-                       "Remedy: use the GPU once (for example cudaFree(0)) "
-                       "before the remote keys are unpacked");
+                       "Remedy: " VMML_REMEDY_CONTEXT);
     return found;
 }

@@ -8,6 +8,7 @@
 #include "base/conf.h"
 #include "base/fork.h"
 #include "base/log.h"
+#include "base/remedy.h"
 #include "doors/real.h"
 #include "hooks.h"
 #include "lane/exporter.h"
@@ -167,8 +168,7 @@ static vmml_ucs_status_t prepare(const struct vmml_uct *uct,
             return VMML_UCS_OK;
         if (VMML_LOST(VERSION))
             vmml_warn("no fast lane by a key that another version of "
-                      "vmmlane made. Remedy: the same version in all "
-                      "processes");
+                      "vmmlane made. Remedy: " VMML_REMEDY_VERSION);
         /* The driver could make nothing of such a handle. */
         return VMML_UCS_ERR_UNREACHABLE;
     }
@@ -238,9 +238,8 @@ int vmml_uct_iface_is_reachable_v2(
         strncmp(params->info_string, text, sizeof(text) - 1) == 0 &&
         VMML_LOST(UCX_NAMESPACE))
         vmml_warn("no fast lane to a process in another PID namespace: "
-                  "this UCX does not use cuda_ipc there. Remedy: share "
-                  "the PID namespace (--pid=host, hostPID), or UCX 1.22 "
-                  "or older");
+                  "this UCX does not use cuda_ipc there. "
+                  "Remedy: " VMML_REMEDY_UCX_PID_NAMESPACE);
     return reachable;
 }
 

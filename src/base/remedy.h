@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What to do, for each gate that both the shim's warnings and `vmmlane doctor`
+ * speak of: one wording for both.
+ */
+#ifndef VMML_BASE_REMEDY_H
+#define VMML_BASE_REMEDY_H
+
+#define VMML_REMEDY_SECCOMP                                                    \
+    "--cap-add=SYS_PTRACE, a seccomp profile that allows pidfd_open and "      \
+    "pidfd_getfd, or the socket"
+#define VMML_REMEDY_KERNEL "a newer kernel, or the socket"
+#define VMML_REMEDY_USER   "run both as one user"
+#define VMML_REMEDY_YAMA   "sysctl kernel.yama.ptrace_scope=0, or the socket"
+/* Of a process that is not dumpable. */
+#define VMML_REMEDY_SOCKET "the socket"
+#define VMML_REMEDY_PTRACE "--cap-add=SYS_PTRACE, or the socket"
+#define VMML_REMEDY_PID_NAMESPACE                                              \
+    "share the PID namespace (--pid=host, hostPID), or the network namespace"
+#define VMML_REMEDY_UCX_PID_NAMESPACE                                          \
+    "share the PID namespace (--pid=host, hostPID), or UCX 1.22 or older"
+#define VMML_REMEDY_DESCRIPTORS "raise the limit of open files (ulimit -n)"
+#define VMML_REMEDY_DESCRIPTORS_HARD                                           \
+    "raise the hard limit of open files (ulimit -Hn)"
+#define VMML_REMEDY_VERSION "the same version in all processes"
+#define VMML_REMEDY_HANDLE_TYPE                                                \
+    "let the allocator ask cuMemCreate for "                                   \
+    "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, or leave VMMLANE_CREATE on"
+#define VMML_REMEDY_FABRIC "register each handle of fabric memory by itself"
+#define VMML_REMEDY_CONTEXT                                                    \
+    "use the GPU once (for example cudaFree(0)) before the remote keys are "   \
+    "unpacked"
+#define VMML_REMEDY_DEEPBIND                                                   \
+    "open it without RTLD_DEEPBIND (NIXL_UCX_DEEPBIND=0)"
+
+#endif

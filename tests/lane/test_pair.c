@@ -178,13 +178,10 @@ static CUresult CUDAAPI offer_place(CUdeviceptr *ptr, size_t size, size_t align,
 static void a_mirror_lies_elsewhere(void)
 {
     struct pair pair;
-    uint64_t room;
 
     start(&pair, 1);
-    /* In the middle of a free place, where nothing else will be put. */
-    room = lane_reserve(8192 * MIB);
-    CHECK_CU(cuMemAddressFree(room, 8192 * MIB));
-    offered = room + 4096 * MIB;
+    offered = lane_reserve(WINDOW);
+    CHECK_CU(cuMemAddressFree(offered, WINDOW));
     pair.base = offered;
     ex_reserve_at(&pair.ex, offered, WINDOW);
     ex_map(&pair.ex, offered, CHUNK, 2, 1);

@@ -209,9 +209,14 @@ static bool drop_victims(const struct vmml_real *real,
         return false;
     }
     result = vmml_order_drain(&mirror->posted);
-    if (result != CUDA_SUCCESS)
-        vmml_debug("a stream of a mirror ended with %d", (int)result);
-    unmap_victims(real, mirror);
+    if (result == CUDA_SUCCESS) {
+        unmap_victims(real, mirror);
+    } else {
+        vmml_warn_once("a stream cannot be waited for (%d): revoked memory of "
+                       "process %u stays mapped until it can",
+                       (int)result, mirror->peer->pid);
+        mark_stale(mirror);
+    }
     let_posters_in(mirror);
     return true;
 }

@@ -7,11 +7,12 @@
 CUresult vmml_cuStreamDestroy_v2 VMML_WITH_CALLER((CUstream stream))
 {
     const struct vmml_real *real = vmml_real();
+    CUresult result;
 
     if (real == NULL || real->cuStreamDestroy_v2 == NULL)
         return VMML_CU_MISSING;
-    vmml_order_stream_ends(stream);
-    return real->cuStreamDestroy_v2(stream);
+    result = vmml_order_stream_ends(stream);
+    return result == CUDA_SUCCESS ? real->cuStreamDestroy_v2(stream) : result;
 }
 
 /* Counted after the real call: what UCX posts while it flushes lies before the

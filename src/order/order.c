@@ -100,6 +100,56 @@ static void leave_relaxed(const struct vmml_real *real, struct scope *scope)
         (void)real->cuThreadExchangeStreamCaptureMode(&scope->mode);
 }
 
+/* --- what an error says ----------------------------------------------------
+ *
+ * A copy has ended when the driver says so, or when its context has: nothing
+ * of that runs any more. Any other error says nothing of the copy. Then it
+ * counts as running: the fence or the unmap that waits for it fails, and is
+ * tried again with the next.
+ */
+
+/* The context is gone, or can never be used again (driver documentation,
+ * CUresult: "any further CUDA work will return the same error"). */
+static bool is_dead(CUresult result)
+{
+    switch (result) {
+    case CUDA_ERROR_DEINITIALIZED:
+    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+    case CUDA_ERROR_CONTAINED:
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+    case CUDA_ERROR_TENSOR_MEMORY_LEAK:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Of a push. A fault that it reports may be that of another context. */
+static bool is_gone(CUresult result)
+{
+    return result == CUDA_ERROR_INVALID_CONTEXT ||
+           result == CUDA_ERROR_CONTEXT_IS_DESTROYED ||
+           result == CUDA_ERROR_DEINITIALIZED;
+}
+
+/* Of a call on an event of ours, which nobody else destroys: one that the
+ * driver does not know has gone with its context. */
+static bool has_event_ended(CUresult result)
+{
+    return result == CUDA_SUCCESS || result == CUDA_ERROR_INVALID_HANDLE ||
+           is_dead(result);
+}
+
 /* --- the table of slots --------------------------------------------------- */
 
 static _Atomic uint32_t *bucket_of(CUstream stream)
@@ -172,9 +222,17 @@ static struct slot *take_free(void)
     return &slots[used];
 }
 
+static void link_in(struct slot *slot)
+{
+    _Atomic uint32_t *bucket = bucket_of(slot->handle);
+
+    PUT(slot->next, GET(*bucket));
+    PUT(slot->stream, slot->handle);
+    PUT(*bucket, (uint32_t)(slot - slots) + 1);
+}
+
 static struct slot *insert(CUstream stream, CUcontext context)
 {
-    _Atomic uint32_t *bucket = bucket_of(stream);
     struct slot *slot = take_free();
     uint64_t posted;
 
@@ -187,10 +245,8 @@ static struct slot *insert(CUstream stream, CUcontext context)
     PUT(slot->recorded_fence, 0);
     PUT(slot->finished, posted);
     PUT(slot->fence, 0);
-    PUT(slot->next, GET(*bucket));
     PUT(slot->state, LIVE);
-    PUT(slot->stream, stream);
-    PUT(*bucket, (uint32_t)(slot - slots) + 1);
+    link_in(slot);
     return slot;
 }
 
@@ -248,6 +304,7 @@ enum outcome {
     COVERED,  /* by the event as it was */
     RECORDED, /* by the event, now recorded anew */
     OVER,     /* nothing to wait for */
+    FAILED,   /* it cannot be told whether the copies have ended */
 };
 
 /*
@@ -255,14 +312,15 @@ enum outcome {
  * and not more than these where that can be had: streams that post after a
  * fence do not wait for each other. The caller keeps the stream.
  *
- * Where there is no event to be had, wait for the copies; an error of that
- * wait (*result) means that the context is dead, and its copies with it.
+ * Where there is no event to be had, wait for the copies. *result: the error
+ * by which they have ended, or of a wait that failed.
  */
 static enum outcome record(const struct vmml_real *real, struct slot *slot,
                            uint64_t fence, CUresult *result)
 {
     uint64_t posted = GET(slot->posted), fences = GET(order.fences);
-    CUevent event;
+    CUevent event = NULL;
+    bool pushed;
 
     *result = CUDA_SUCCESS;
     if (posted == GET(slot->finished))
@@ -270,11 +328,13 @@ static enum outcome record(const struct vmml_real *real, struct slot *slot,
     if (posted == GET(slot->recorded) || GET(slot->recorded_fence) >= fence)
         return COVERED;
     *result = real->cuCtxPushCurrent_v2(slot->context);
-    if (*result != CUDA_SUCCESS) {
+    pushed = *result == CUDA_SUCCESS;
+    if (is_gone(*result)) {
         PUT(slot->finished, posted);
         return OVER;
     }
-    event = event_of(real, slot);
+    if (pushed)
+        event = event_of(real, slot);
     if (event != NULL &&
         real->cuEventRecord(event, slot->handle) == CUDA_SUCCESS) {
         vmml_pop_context(real);
@@ -282,8 +342,12 @@ static enum outcome record(const struct vmml_real *real, struct slot *slot,
         PUT(slot->recorded_fence, fences);
         return RECORDED;
     }
+    /* A stream can be waited for from another context as well. */
     *result = real->cuStreamSynchronize(slot->handle);
-    vmml_pop_context(real);
+    if (pushed)
+        vmml_pop_context(real);
+    if (*result != CUDA_SUCCESS && !is_dead(*result))
+        return FAILED;
     PUT(slot->finished, posted);
     return OVER;
 }
@@ -305,13 +369,13 @@ static bool is_idle(const struct slot *slot)
 }
 
 /* Have the copies that the event covers ended? Then no fence need look again.
- * An error means that the context is dead, and its copies with it. */
+ */
 static bool has_ended(const struct vmml_real *real, struct slot *slot)
 {
     uint64_t recorded = GET(slot->recorded);
     CUevent event = GET(slot->event);
 
-    if (event == NULL || real->cuEventQuery(event) == CUDA_ERROR_NOT_READY)
+    if (event == NULL || !has_event_ended(real->cuEventQuery(event)))
         return false;
     PUT(slot->finished, recorded);
     return true;
@@ -328,12 +392,14 @@ static bool is_closed_and_idle(const struct vmml_real *real, struct slot *slot)
         return false;
     closed = state == CLOSED;
     if (closed && !is_idle(slot)) {
-        if (real->cuCtxPushCurrent_v2(slot->context) != CUDA_SUCCESS) {
+        CUresult result = real->cuCtxPushCurrent_v2(slot->context);
+
+        if (is_gone(result))
             PUT(slot->finished, GET(slot->posted));
-        } else {
+        else
             (void)has_ended(real, slot);
+        if (result == CUDA_SUCCESS)
             vmml_pop_context(real);
-        }
     }
     unpin(slot);
     return closed && is_idle(slot);
@@ -433,9 +499,12 @@ static CUresult wait_for(const struct vmml_real *real, CUstream stream,
         return CUDA_SUCCESS;
     outcome = record_pinned(real, other, state, fence, &result);
     if (result != CUDA_SUCCESS)
-        vmml_debug("stream %p counts as idle: error %d", (void *)other->handle,
+        vmml_debug("stream %p %s: error %d", (void *)other->handle,
+                   outcome == FAILED ? "cannot be waited for"
+                                     : "counts as idle",
                    (int)result);
-    result = CUDA_SUCCESS;
+    if (outcome != FAILED)
+        result = CUDA_SUCCESS;
     if (outcome == RECORDED || (outcome == COVERED && !has_ended(real, other)))
         result = real->cuStreamWaitEvent(stream, GET(other->event), 0);
     unpin(other);
@@ -537,22 +606,35 @@ static struct slot *find_and_take_out(CUstream stream)
     return slot;
 }
 
-void vmml_order_stream_ends(CUstream stream)
+static void put_back(struct slot *slot)
+{
+    pthread_mutex_lock(&mutex);
+    link_in(slot);
+    pthread_mutex_unlock(&mutex);
+}
+
+CUresult vmml_order_stream_ends(CUstream stream)
 {
     const struct vmml_real *real = vmml_real();
     CUresult result = CUDA_SUCCESS;
+    enum outcome outcome;
     struct slot *slot;
     struct scope scope;
 
     if (real == NULL || !is_trackable(stream) || GET(order.used) == 0)
-        return;
+        return CUDA_SUCCESS;
     slot = find_and_take_out(stream);
     if (slot == NULL)
-        return;
+        return CUDA_SUCCESS;
     scope = enter_relaxed(real);
-    (void)record(real, slot, ALL, &result);
+    outcome = record(real, slot, ALL, &result);
     if (result != CUDA_SUCCESS)
         vmml_debug("stream %p ends with error %d", (void *)stream, (int)result);
+    if (outcome == FAILED) {
+        put_back(slot);
+        leave_relaxed(real, &scope);
+        return result;
+    }
     atomic_fetch_add(&order.closed, 1);
     atomic_store(&slot->state, CLOSED);
     /* Whoever saw it live may be recording on it. */
@@ -560,6 +642,7 @@ void vmml_order_stream_ends(CUstream stream)
         sched_yield();
     recycle(real, slot);
     leave_relaxed(real, &scope);
+    return CUDA_SUCCESS;
 }
 
 /* --- draining ------------------------------------------------------------- */
@@ -568,27 +651,35 @@ void vmml_order_stream_ends(CUstream stream)
 static CUresult wait_for_event(const struct vmml_real *real, struct slot *slot)
 {
     uint64_t recorded = GET(slot->recorded);
-    CUresult result;
+    CUresult pushed = real->cuCtxPushCurrent_v2(slot->context);
+    CUresult result = pushed;
 
-    result = real->cuCtxPushCurrent_v2(slot->context);
-    if (result == CUDA_SUCCESS) {
+    if (!is_gone(pushed)) {
         result = real->cuEventSynchronize(GET(slot->event));
-        vmml_pop_context(real);
+        if (pushed == CUDA_SUCCESS)
+            vmml_pop_context(real);
+        if (!has_event_ended(result))
+            return result;
     }
+    if (result != CUDA_SUCCESS)
+        vmml_debug("stream %p ended with error %d", (void *)slot->handle,
+                   (int)result);
     PUT(slot->finished, recorded);
-    return result;
+    return CUDA_SUCCESS;
 }
 
 static CUresult drain_slot(const struct vmml_real *real, struct slot *slot)
 {
     CUresult result = CUDA_SUCCESS;
+    enum outcome outcome;
     uint32_t state;
 
     if (is_idle(slot) || !pin(slot, &state))
         return CUDA_SUCCESS;
-    if (record_pinned(real, slot, state, ALL, &result) == OVER) {
+    outcome = record_pinned(real, slot, state, ALL, &result);
+    if (outcome == OVER || outcome == FAILED) {
         unpin(slot);
-        return result;
+        return outcome == OVER ? CUDA_SUCCESS : result;
     }
     atomic_fetch_add(&slot->holds, 1);
     unpin(slot);
@@ -611,10 +702,14 @@ CUresult vmml_order_drain(struct vmml_stream_set *set)
         uint64_t bits = atomic_exchange(&set->bits[word], 0);
 
         for (; bits != 0; bits &= bits - 1) {
-            one = drain_slot(
-                real, &slots[word * 64 + (unsigned)__builtin_ctzll(bits)]);
-            if (result == CUDA_SUCCESS)
-                result = one;
+            struct slot *slot =
+                &slots[word * 64 + (unsigned)__builtin_ctzll(bits)];
+
+            one = drain_slot(real, slot);
+            if (one == CUDA_SUCCESS)
+                continue;
+            add_to_set(set, slot);
+            result = one;
         }
     }
     leave_relaxed(real, &scope);

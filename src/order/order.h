@@ -57,14 +57,16 @@ CUresult vmml_order_begin_copy(CUstream stream, struct vmml_stream_set *set);
 CUresult vmml_order_end_copy(CUstream stream);
 
 /* `stream` is about to be destroyed by anyone. An event stands for what it
- * still holds; its slot is used again when that has ended. */
-void vmml_order_stream_ends(CUstream stream);
+ * still holds; its slot is used again when that has ended. An error: that can
+ * neither be had nor waited for, and the stream must not be destroyed. */
+CUresult vmml_order_stream_ends(CUstream stream);
 
 /*
  * Wait until all copies that the streams in `set` hold now have ended, and
  * empty the set. No lock is held while waiting. The caller keeps posters out.
- * Returns CUDA_SUCCESS, or the first error (a stream that failed counts as
- * drained, so the caller may unmap all the same; the error is for the log).
+ * A copy whose context is dead has ended.
+ * Returns CUDA_SUCCESS, or the error of a wait that failed: its streams stay
+ * in the set, and what they touch must stay mapped.
  */
 CUresult vmml_order_drain(struct vmml_stream_set *set);
 

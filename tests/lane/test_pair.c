@@ -738,6 +738,49 @@ static void a_running_copy_is_waited_for(void)
     ex_stop(&pair.ex);
 }
 
+static bool has_tried(void *arg)
+{
+    return sim_call_count("cuEventSynchronize") >= *(long *)arg;
+}
+
+static bool has_unmapped(void *arg)
+{
+    return sim_call_count("cuMemUnmap") == *(long *)arg;
+}
+
+/* The wait for a running copy fails, again and again: what it reads stays
+ * mapped, whoever comes by, and is not offered any more. */
+static void unmapped_when_the_wait_succeeds(void)
+{
+    long tries = 3, unmaps = 2;
+    struct pair pair;
+    uint8_t *bytes;
+
+    start(&pair, 4);
+    attach(&pair);
+    bytes = sim_host_view(im_buffer(), 4 * CHUNK);
+    sim_hold_copies(1);
+    CHECK_CU(im_post(im_buffer(), pair.mirror, 4 * CHUNK));
+    CHECK_EQUAL(sim_wait_held(1, 10000), 0);
+    CHECK_EQUAL(sim_fail("cuEventSynchronize", 1, CUDA_ERROR_OUT_OF_MEMORY, 1),
+                0);
+    CHECK_CU(ex_unmap(&pair.ex, pair.base, 2 * CHUNK));
+    CHECK(lane_wait(has_tried, &tries));
+    CHECK_EQUAL(im_post(im_buffer(), pair.mirror + CHUNK, 1),
+                CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQUAL(sim_call_count("cuMemUnmap"), 0);
+    sim_hold_copies(0);
+    CHECK_CU(cuStreamSynchronize(im_stream()));
+    CHECK_EQUAL(lane_differs(bytes, pair.base, 4 * CHUNK, 1), 4 * CHUNK);
+    /* The rest of the window goes on meanwhile. */
+    expect(&pair, 2 * CHUNK, 2 * CHUNK, 1);
+    sim_clear_failures();
+    CHECK(lane_wait(has_unmapped, &unmaps));
+    refused(&pair, 0, CHUNK);
+    expect(&pair, 2 * CHUNK, 2 * CHUNK, 1);
+    ex_stop(&pair.ex);
+}
+
 /* Another stream of the context holds a copy that has nothing to do with the
  * mirror: nobody waits for it. */
 static void other_streams_are_not_waited_for(void)
@@ -1482,6 +1525,7 @@ int main(int argc, char **argv)
         LANE_PAIR(a_missing_chunk_stays_unserved),
         LANE_PAIR(no_address_space),
         LANE_PAIR(a_running_copy_is_waited_for),
+        LANE_PAIR(unmapped_when_the_wait_succeeds),
         LANE_PAIR(other_streams_are_not_waited_for),
         LANE_PAIR(a_destroyed_stream_is_waited_for),
         LANE_PAIR(exporter_dies_under_a_copy),

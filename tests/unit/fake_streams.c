@@ -148,9 +148,12 @@ static CUresult get_current(CUcontext *context)
 static CUresult push_current(CUcontext context)
 {
     int number = (int)(uintptr_t)context;
+    CUresult error;
 
     enter_call(FAKE_CTX_PUSH);
     CHECK(number > 0 && number < CONTEXTS_MAX && depth < DEPTH_MAX);
+    if (fails(FAKE_CTX_PUSH, &error))
+        return leave(error);
     if (model.dead[number])
         return leave(CUDA_ERROR_CONTEXT_IS_DESTROYED);
     contexts[depth++] = number;
@@ -251,9 +254,12 @@ static void finish(int op)
 
 static CUresult query_event(CUevent event)
 {
+    CUresult error;
     int record;
 
     enter_call(FAKE_EVENT_QUERY);
+    if (fails(FAKE_EVENT_QUERY, &error))
+        return leave(error);
     record = model.events[event_index(event)].record;
     return leave(record < 0 || model.ops[record].finished
                      ? CUDA_SUCCESS
@@ -265,7 +271,7 @@ static CUresult synchronize_event(CUevent event)
     CUresult error;
 
     enter_call(FAKE_EVENT_SYNCHRONIZE);
-    CHECK(current() == model.events[event_index(event)].context);
+    CHECK(event_index(event) >= 0);
     if (fails(FAKE_EVENT_SYNCHRONIZE, &error))
         return leave(error);
     finish(model.events[event_index(event)].record);

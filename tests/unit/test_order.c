@@ -401,11 +401,130 @@ static void test_drain_fails(void **state)
 
     copy(a, &set);
     op = copy(b, &set);
-    fake_fail(FAKE_EVENT_SYNCHRONIZE, 1, CUDA_ERROR_ILLEGAL_ADDRESS);
-    assert_int_equal(vmml_order_drain(&set), CUDA_ERROR_ILLEGAL_ADDRESS);
+    fake_fail(FAKE_EVENT_SYNCHRONIZE, 1, CUDA_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(vmml_order_drain(&set), CUDA_ERROR_OUT_OF_MEMORY);
     /* The others are drained all the same. */
     assert_true(fake_is_finished(op));
+    assert_true(set.bits[0] == 1);
     assert_int_equal(vmml_order_drain(&set), CUDA_SUCCESS);
+    assert_true(set.bits[0] == 0);
+}
+
+/* The context cannot be used any more: nothing of it runs. */
+static void test_drain_after_a_fault(void **state)
+{
+    CUstream a = fake_stream(1);
+
+    copy(a, &set);
+    fake_fail(FAKE_EVENT_SYNCHRONIZE, 1, CUDA_ERROR_ILLEGAL_ADDRESS);
+    assert_int_equal(vmml_order_drain(&set), CUDA_SUCCESS);
+    assert_true(set.bits[0] == 0);
+}
+
+/* Errors that say nothing of the copies. */
+static const CUresult unsure[] = {
+    CUDA_ERROR_INVALID_VALUE,   CUDA_ERROR_OUT_OF_MEMORY,
+    CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_OPERATING_SYSTEM,
+    CUDA_ERROR_NOT_PERMITTED,   CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+    CUDA_ERROR_UNKNOWN,
+};
+enum { UNSURE = sizeof(unsure) / sizeof(unsure[0]) };
+
+static void test_query_fails(void **state)
+{
+    CUstream a = fake_stream(1), b = fake_stream(1), c = fake_stream(1);
+    int op, i;
+
+    for (i = 0; i < UNSURE; i++) {
+        op = copy(a, &set);
+        vmml_order_fence();
+        copy(b, NULL);
+        /* By now there is an event to ask. */
+        fake_fail(FAKE_EVENT_QUERY, 3, unsure[i]);
+        assert_true(fake_waits_for(copy(c, NULL), op));
+        fake_fail(FAKE_EVENT_QUERY, 0, CUDA_SUCCESS);
+    }
+}
+
+static void test_closed_query_fails(void **state)
+{
+    CUstream a = fake_stream(1), b;
+    struct vmml_stream_set other = {0};
+    int op = copy(a, &set), i;
+
+    destroy(a);
+    for (i = 0; i < UNSURE; i++) {
+        fake_fail(FAKE_EVENT_QUERY, 1, unsure[i]);
+        copy(fake_stream(1), &other);
+        fake_fail(FAKE_CTX_PUSH, 1, unsure[i]);
+        copy(fake_stream(1), &other);
+    }
+    /* Its slot was given to nobody. */
+    assert_true((other.bits[0] & set.bits[0]) == 0);
+    b = fake_stream(1);
+    vmml_order_fence();
+    assert_true(fake_waits_for(copy(b, &other), op));
+}
+
+static void test_push_fails(void **state)
+{
+    CUstream a = fake_stream(1), b = fake_stream(1);
+    int op, i;
+
+    copy(b, NULL);
+    for (i = 0; i < UNSURE; i++) {
+        op = copy(a, &set);
+        vmml_order_fence();
+        fake_fail(FAKE_CTX_PUSH, 1, unsure[i]);
+        copy(b, NULL);
+        assert_true(fake_is_finished(op));
+        op = copy(a, &set);
+        fake_fail(FAKE_CTX_PUSH, 2, unsure[i]);
+        assert_int_equal(vmml_order_drain(&set), CUDA_SUCCESS);
+        assert_true(fake_is_finished(op));
+    }
+}
+
+static void test_nothing_can_be_told(void **state)
+{
+    CUstream a = fake_stream(1), b = fake_stream(1);
+    int op, i;
+
+    copy(b, NULL);
+    for (i = 0; i < UNSURE; i++) {
+        op = copy(a, &set);
+        vmml_order_fence();
+        fake_fail(FAKE_CTX_PUSH, 1, unsure[i]);
+        fake_fail(FAKE_STREAM_SYNCHRONIZE, 1, unsure[i]);
+        assert_int_equal(vmml_order_begin_copy(b, NULL), unsure[i]);
+        assert_true(fake_waits_for(copy(b, NULL), op));
+        op = copy(a, &set);
+        fake_fail(FAKE_EVENT_RECORD, 1, unsure[i]);
+        fake_fail(FAKE_STREAM_SYNCHRONIZE, 1, unsure[i]);
+        assert_int_equal(vmml_order_drain(&set), unsure[i]);
+        assert_true(set.bits[0] == 2);
+        assert_int_equal(vmml_order_drain(&set), CUDA_SUCCESS);
+        assert_true(fake_is_finished(op));
+    }
+}
+
+/* What nobody could wait for any more is not destroyed. */
+static void test_stream_that_cannot_end(void **state)
+{
+    CUstream a = fake_stream(1), b = fake_stream(1);
+    int op = copy(a, &set);
+
+    fake_fail(FAKE_EVENT_RECORD, 1, CUDA_ERROR_UNKNOWN);
+    fake_fail(FAKE_STREAM_SYNCHRONIZE, 1, CUDA_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(vmml_cuStreamDestroy_v2(NULL, a),
+                     CUDA_ERROR_OUT_OF_MEMORY);
+    assert_true(fake_stream_exists(a));
+    vmml_order_fence();
+    assert_true(fake_waits_for(copy(b, NULL), op));
+    op = copy(a, &set);
+    destroy(a);
+    vmml_order_fence();
+    assert_true(fake_waits_for(copy(b, NULL), op));
 }
 
 /* A context that went, with its streams: nothing of it runs any more, and the
@@ -425,7 +544,7 @@ static void test_dead_context(void **state)
     copy(b, NULL);
     copy(c, NULL);
     assert_int_equal(vmml_order_drain(&set), CUDA_SUCCESS);
-    vmml_order_stream_ends(a);
+    assert_int_equal(vmml_order_stream_ends(a), CUDA_SUCCESS);
     copy(fake_stream(2), NULL);
 }
 
@@ -436,8 +555,8 @@ static void test_drain_of_dead_context(void **state)
     copy(a, &set);
     fake_set_context(2);
     fake_kill_context(1);
-    assert_int_equal(vmml_order_drain(&set), CUDA_ERROR_CONTEXT_IS_DESTROYED);
     assert_int_equal(vmml_order_drain(&set), CUDA_SUCCESS);
+    assert_true(set.bits[0] == 0);
 }
 
 /* --- hooks ---------------------------------------------------------------- */
@@ -669,6 +788,12 @@ int main(void)
         TEST(test_wait_fails),
         TEST(test_no_event),
         TEST(test_drain_fails),
+        TEST(test_drain_after_a_fault),
+        TEST(test_query_fails),
+        TEST(test_closed_query_fails),
+        TEST(test_push_fails),
+        TEST(test_nothing_can_be_told),
+        TEST(test_stream_that_cannot_end),
         TEST(test_dead_context),
         TEST(test_drain_of_dead_context),
         TEST(test_fence_hook),

@@ -17,12 +17,22 @@
 
 /* ---- patience ---- */
 
-static unsigned now_ms(void)
+/* Milliseconds of CLOCK_MONOTONIC, or -1. */
+static int64_t now_ms(void)
 {
     struct timespec time;
 
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (unsigned)time.tv_sec * 1000 + (unsigned)time.tv_nsec / 1000000;
+    if (clock_gettime(CLOCK_MONOTONIC, &time) != 0)
+        return -1;
+    return (int64_t)time.tv_sec * 1000 + time.tv_nsec / 1000000;
+}
+
+/* Since `start`. Where the clock cannot be read, what is known: `least`. */
+static unsigned passed(int64_t start, unsigned least)
+{
+    int64_t now = now_ms();
+
+    return start < 0 || now < start ? least : (unsigned)(now - start);
 }
 
 static void spend(unsigned *patience, unsigned ms)
@@ -31,26 +41,31 @@ static void spend(unsigned *patience, unsigned ms)
         *patience = ms < *patience ? *patience - ms : 0;
 }
 
-/* Returns whether something has happened to `fd`. Not by SO_RCVTIMEO, which
- * starts anew after each signal. */
-static bool wait_for(int fd, short events, unsigned *patience)
+/* Until something happens to `fd`: 0, or -ETIMEDOUT when the patience is spent,
+ * or what poll(2) has to say. Not by SO_RCVTIMEO, which starts anew after each
+ * signal. */
+static int wait_for(int fd, short events, unsigned *patience)
 {
     struct pollfd set = {.fd = fd, .events = events};
-    unsigned start = now_ms();
+    int64_t start = now_ms();
     unsigned waited = 0;
-    int count = 0;
+    int count = 0, error = 0;
 
     while (count <= 0 && waited < *patience) {
         count = poll(&set, 1, (int)(*patience - waited));
-        waited = now_ms() - start;
-        if (count < 0 && errno != EINTR)
+        error = count < 0 ? errno : 0;
+        if (error != 0 && error != EINTR)
             break;
+        /* So that signals do not make it endless without a clock. */
+        waited = passed(start, count == 0 ? *patience : waited + 1);
     }
-    if (count <= 0)
-        *patience = 0;
-    else
-        spend(patience, waited);
-    return count > 0;
+    spend(patience, waited);
+    if (count > 0)
+        return 0;
+    if (error != 0 && error != EINTR)
+        return -error;
+    *patience = 0;
+    return -ETIMEDOUT;
 }
 
 /* ---- connecting ---- */
@@ -154,7 +169,9 @@ static int judge(const struct vmml_wire_answer *answer, ssize_t length,
                                                          : -EPROTO;
 }
 
-static int receive(int socket, unsigned *patience)
+/* The descriptor of a message, or what it says. -EAGAIN: none has come.
+ * *taken: there was one. */
+static int receive_message(int socket, bool *taken)
 {
     struct vmml_wire_answer answer;
     struct iovec iov = {&answer, sizeof(answer)};
@@ -162,21 +179,18 @@ static int receive(int socket, unsigned *patience)
         struct cmsghdr header;
         char bytes[CMSG_SPACE(4 * sizeof(int))];
     } control;
-    struct msghdr message;
-    ssize_t length;
+    struct msghdr message = {
+        .msg_iov = &iov,
+        .msg_iovlen = 1,
+        .msg_control = control.bytes,
+        .msg_controllen = sizeof(control.bytes),
+    };
+    ssize_t length = receive_once(socket, &message);
     int status, fd;
 
-    do {
-        if (!wait_for(socket, POLLIN, patience))
-            return -ETIMEDOUT;
-        message = (struct msghdr){
-            .msg_iov = &iov,
-            .msg_iovlen = 1,
-            .msg_control = control.bytes,
-            .msg_controllen = sizeof(control.bytes),
-        };
-        length = receive_once(socket, &message);
-    } while (length < 0 && (errno == EINTR || errno == EAGAIN));
+    *taken = length >= 0;
+    if (length < 0 && (errno == EINTR || errno == EAGAIN))
+        return -EAGAIN;
     if (length < 0)
         return errno == ECONNRESET ? -EPIPE : -errno;
     fd = take_fd(&message);
@@ -187,19 +201,44 @@ static int receive(int socket, unsigned *patience)
     return status;
 }
 
+static int receive(int socket, unsigned *patience, bool *taken)
+{
+    int status = -EAGAIN;
+
+    *taken = false;
+    while (status == -EAGAIN) {
+        status = wait_for(socket, POLLIN, patience);
+        if (status == 0)
+            status = receive_message(socket, taken);
+    }
+    return status;
+}
+
+/* The question could not be sent. An exporter that closed may have said why
+ * before; a descriptor is the answer to another question. */
+static int last_words(int socket)
+{
+    bool taken;
+    int status = receive_message(socket, &taken);
+
+    vmml_fd_close(status);
+    return status < 0 && status != -EAGAIN ? status : -EPIPE;
+}
+
 static int send_request(int socket, const struct vmml_wire_request *request,
                         unsigned *patience)
 {
-    while (send(socket, request, sizeof(*request),
-                MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+    int status = 0;
+
+    while (status == 0 && send(socket, request, sizeof(*request),
+                               MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
         if (errno == EINTR)
             continue;
         if (errno != EAGAIN)
             return -errno;
-        if (!wait_for(socket, POLLOUT, patience))
-            return -ETIMEDOUT;
+        status = wait_for(socket, POLLOUT, patience);
     }
-    return 0;
+    return status;
 }
 
 int vmml_client_get(int socket, const uint8_t nonce[VMML_NONCE_SIZE],
@@ -213,6 +252,7 @@ int vmml_client_get(int socket, const uint8_t nonce[VMML_NONCE_SIZE],
         .slot = slot,
         .serial = serial,
     };
+    bool taken = true;
     int status;
 
     /* A late answer would be taken for that to another question. */
@@ -220,10 +260,13 @@ int vmml_client_get(int socket, const uint8_t nonce[VMML_NONCE_SIZE],
         return -ETIMEDOUT;
     memcpy(request.nonce, nonce, VMML_NONCE_SIZE);
     status = send_request(socket, &request, patience);
-    /* It may have said why before it closed. */
-    if (status == 0 || status == -EPIPE || status == -ECONNRESET)
-        status = receive(socket, patience);
-    if (status == -EPROTO)
+    if (status == 0)
+        status = receive(socket, patience, &taken);
+    else if (status == -EPIPE || status == -ECONNRESET)
+        status = last_words(socket);
+    /* So would one that was not taken. Without patience nobody asks again, and
+     * the connection goes on telling of the exporter's end. */
+    if (status == -EPROTO || (!taken && *patience != 0))
         shutdown(socket, SHUT_RDWR);
     return status;
 }

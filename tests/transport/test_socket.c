@@ -954,6 +954,104 @@ static void importer_has_no_descriptor_left(void)
     check_is_chunk(ask(socket, nonce, SLOT, SERIAL));
 }
 
+/* ---- calls of the client's that fail ---- */
+
+enum call { SEND, RECVMSG, POLL, CLOCK };
+
+/* The next `times` calls of this one fail. */
+static struct {
+    enum call call;
+    int error;
+    unsigned times;
+} fault;
+
+static bool fails(enum call call)
+{
+    if (fault.times == 0 || fault.call != call)
+        return false;
+    fault.times--;
+    errno = fault.error;
+    return true;
+}
+
+ssize_t __real_send(int fd, const void *data, size_t size, int flags);
+ssize_t __wrap_send(int fd, const void *data, size_t size, int flags);
+
+ssize_t __wrap_send(int fd, const void *data, size_t size, int flags)
+{
+    return fails(SEND) ? -1 : __real_send(fd, data, size, flags);
+}
+
+ssize_t __real_recvmsg(int fd, struct msghdr *message, int flags);
+ssize_t __wrap_recvmsg(int fd, struct msghdr *message, int flags);
+
+ssize_t __wrap_recvmsg(int fd, struct msghdr *message, int flags)
+{
+    return fails(RECVMSG) ? -1 : __real_recvmsg(fd, message, flags);
+}
+
+int __real_poll(struct pollfd *set, nfds_t count, int ms);
+int __wrap_poll(struct pollfd *set, nfds_t count, int ms);
+
+int __wrap_poll(struct pollfd *set, nfds_t count, int ms)
+{
+    return fails(POLL) ? -1 : __real_poll(set, count, ms);
+}
+
+int __real_clock_gettime(clockid_t clock, struct timespec *time);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *time);
+
+int __wrap_clock_gettime(clockid_t clock, struct timespec *time)
+{
+    return fails(CLOCK) ? -1 : __real_clock_gettime(clock, time);
+}
+
+/* A failed call costs its own question. The next one has its own answer, on a
+ * new connection where this one is at its end, and patience is left. */
+static void failed_calls_cost_one_question(void)
+{
+    static const struct {
+        enum call call;
+        int error;
+        unsigned times;
+    } cases[] = {
+        {SEND, EINTR, 3},      {SEND, EPIPE, 1},
+        {SEND, ECONNRESET, 1}, {SEND, ENOBUFS, 1},
+        {RECVMSG, EINTR, 3},   {RECVMSG, ECONNRESET, 1},
+        {RECVMSG, ENOMEM, 1},  {RECVMSG, ECONNRESET, 2},
+        {POLL, EINTR, 3},      {POLL, ENOMEM, 1},
+        {CLOCK, EINVAL, 1},    {CLOCK, EINVAL, 2},
+        {CLOCK, EINVAL, 1000},
+    };
+    size_t i;
+
+    start();
+    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        unsigned patience = VMML_CLIENT_PATIENCE_MS;
+        int socket = vmml_client_connect(nonce, &patience);
+        unsigned before = lane_fd_count();
+        int fd;
+
+        fault.call = cases[i].call;
+        fault.error = cases[i].error;
+        fault.times = cases[i].times;
+        fd = vmml_client_get(socket, nonce, VMML_WIRE_CHUNK, SLOT, SERIAL,
+                             &patience);
+        fault.times = 0;
+        if (fd >= 0) {
+            check_is_chunk(fd);
+            close(fd);
+        }
+        CHECK(patience > VMML_CLIENT_PATIENCE_MS / 2);
+        fd = vmml_client_get(socket, nonce, VMML_WIRE_CHUNK, SLOT + 1, SERIAL,
+                             &patience);
+        CHECK(fd == -ENOENT || fd == -EPIPE);
+        CHECK_EQUAL(lane_fd_count(), before);
+        close(socket);
+        check_serves();
+    }
+}
+
 /* More descriptors under way than a user may have: told, and no end. */
 static void run_as_poor_user(void)
 {
@@ -1020,6 +1118,7 @@ int main(int argc, char **argv)
         LANE_TEST(bad_answers_leave_nothing),
         LANE_TEST(importer_has_no_descriptor_left),
         LANE_TEST(too_many_under_way),
+        LANE_TEST(failed_calls_cost_one_question),
     };
 
     CHECK(pthread_atfork(NULL, NULL, choose_nonce) == 0);

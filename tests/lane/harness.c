@@ -106,6 +106,14 @@ unsigned lane_fd_count(void)
     return count - 3; /* ".", ".." and the folder's own */
 }
 
+void lane_own_domain(void)
+{
+    char name[32];
+
+    snprintf(name, sizeof(name), "lane-%d", getpid());
+    CHECK(setenv("VMMLANE_SIM_DOMAIN", name, 1) == 0);
+}
+
 uint64_t lane_ms(void)
 {
     struct timespec time;

@@ -79,6 +79,10 @@ bool lane_fds_become(unsigned count);
 /* Until `done(arg)` or 20 s have passed; returns whether it was. */
 bool lane_wait(bool (*done)(void *arg), void *arg);
 
+/* Before cuInit: device memory of this process and its children alone, so that
+ * sim_memory_used() counts nobody else's. */
+void lane_own_domain(void);
+
 /* Milliseconds of CLOCK_MONOTONIC. */
 uint64_t lane_ms(void);
 

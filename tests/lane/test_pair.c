@@ -548,7 +548,7 @@ static void watcher_gives_back_what_is_revoked(void)
     struct pair pair;
     uint64_t more = 4 * CHUNK;
 
-    CHECK(setenv("VMMLANE_SIM_DOMAIN", "pair-revoked", 1) == 0);
+    lane_own_domain();
     start(&pair, 8);
     used_at_start = sim_memory_used(0) - 8 * CHUNK;
     attach(&pair);
@@ -568,7 +568,7 @@ static void watcher_gives_back_after_a_kill(void)
     uint64_t none = 0;
     unsigned fds;
 
-    CHECK(setenv("VMMLANE_SIM_DOMAIN", "pair-killed", 1) == 0);
+    lane_own_domain();
     start(&pair, 8);
     used_at_start = sim_memory_used(0) - 8 * CHUNK;
     fds = lane_fd_count();
@@ -1299,7 +1299,7 @@ static void the_exporter_forks(void)
     char path[64];
     pid_t child;
 
-    CHECK(setenv("VMMLANE_SIM_DOMAIN", "pair-fork", 1) == 0);
+    lane_own_domain();
     start(&pair, 4);
     used_at_start = sim_memory_used(0) - 4 * CHUNK;
     child = ex_fork(&pair.ex);

@@ -5,7 +5,10 @@
  * second device, so that one sanitizer sees both sides.
  *
  * What is checked: a copy that was posted gives the bytes of one mapping, and
- * never of one whose unmap had returned before the copy was posted.
+ * never of one whose unmap had returned before the copy was posted. An unmap
+ * that no hook sees counts from the next pack of its chunk on.
+ *
+ * VMML_TEST_SECONDS: with 16 threads and for so long.
  */
 #include "exporter.h"
 
@@ -18,12 +21,20 @@
 #include "lane/state.h"
 #include "mirror/mirror.h"
 
-#define MAPPERS    2
-#define REGISTRARS 2
-#define COPIERS    2
-#define SLOTS      (8 * MAPPERS)
-#define ROUNDS     250
-#define WINDOW     (2 * SLOTS * CHUNK)
+#define ROUNDS       250
+#define SLOTS_EACH   8 /* of a mapper */
+#define THREADS_MAX  8 /* of a kind */
+#define SLOTS_MAX    (SLOTS_EACH * THREADS_MAX)
+#define WINDOW       (2 * SLOTS_MAX * CHUNK)
+#define QUIET_PERIOD 10 /* seconds; no registration in the last of them */
+#define BUSY_PERIOD  6
+
+static const struct load {
+    unsigned mappers, registrars, copiers, holders;
+} light = {2, 2, 2, 1}, heavy = {4, 4, 6, 2};
+
+static const struct load *load = &light;
+static uint64_t end_ms; /* 0: after ROUNDS */
 
 /* A chunk of the window. Its n-th mapping holds the pattern of seed n. */
 struct slot {
@@ -32,11 +43,12 @@ struct slot {
     bool mapped;        /* its mapper's */
 };
 
-static struct slot slots[SLOTS];
+static struct slot slots[SLOTS_MAX];
+static unsigned slot_count;
 static uint64_t base;
 static uint8_t key[KEY_SIZE];
 static atomic_bool done;
-static atomic_uint copied, refused, packed;
+static atomic_uint copied, refused, packed, mapped, unseen;
 
 static uint64_t address_of(unsigned slot)
 {
@@ -44,16 +56,12 @@ static uint64_t address_of(unsigned slot)
 }
 
 /* A chunk that is filled before anyone can see it. */
-static void map_slot(unsigned slot, uint64_t scratch)
+static CUmemGenericAllocationHandle filled(unsigned slot, uint64_t scratch)
 {
     CUmemAllocationProp prop = {
         .type = CU_MEM_ALLOCATION_TYPE_PINNED,
         .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
         .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
-    };
-    CUmemAccessDesc desc = {
-        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
-        .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
     };
     unsigned seed = atomic_fetch_add(&slots[slot].maps, 1) + 1;
     CUmemGenericAllocationHandle handle;
@@ -62,10 +70,44 @@ static void map_slot(unsigned slot, uint64_t scratch)
     CHECK_CU(cuMemMap(scratch, CHUNK, 0, handle, 0));
     lane_fill(sim_host_view(scratch, CHUNK), address_of(slot), CHUNK, seed);
     CHECK_CU(cuMemUnmap(scratch, CHUNK));
-    CHECK_CU(vmml_cuMemMap(NULL, address_of(slot), CHUNK, 0, handle, 0));
-    CHECK_CU(vmml_cuMemSetAccess(NULL, address_of(slot), CHUNK, &desc, 1));
+    atomic_fetch_add(&mapped, 1);
+    return handle;
+}
+
+static const CUmemAccessDesc access_desc = {
+    .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
+    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+};
+
+static void map_slot(unsigned slot, uint64_t scratch)
+{
+    CUmemGenericAllocationHandle handle = filled(slot, scratch);
+    uint64_t at = address_of(slot);
+
+    CHECK_CU(vmml_cuMemMap(NULL, at, CHUNK, 0, handle, 0));
+    CHECK_CU(vmml_cuMemSetAccess(NULL, at, CHUNK, &access_desc, 1));
     CHECK_CU(cuMemRelease(handle));
     slots[slot].mapped = true;
+}
+
+/* Other memory is there, and nobody was told before the pack. */
+static void replace_unseen(unsigned slot, uint64_t scratch)
+{
+    CUmemGenericAllocationHandle handle = filled(slot, scratch);
+    const struct vmml_real *real = lane_real();
+    uint64_t at = address_of(slot);
+    uint8_t bytes[KEY_SIZE];
+    vmml_uct_mem_h memh;
+
+    CHECK_CU(lane_unmap_unseen(at, CHUNK));
+    CHECK_CU(real->cuMemMap(at, CHUNK, 0, handle, 0));
+    CHECK_CU(real->cuMemSetAccess(at, CHUNK, &access_desc, 1));
+    CHECK_CU(cuMemRelease(handle));
+    memh = lane_reg(at, CHUNK);
+    CHECK(lane_pack(memh, at, CHUNK, bytes));
+    atomic_fetch_add(&slots[slot].unmaps, 1);
+    lane_dereg(memh);
+    atomic_fetch_add(&unseen, 1);
 }
 
 static void unmap_slot(unsigned slot)
@@ -83,14 +125,17 @@ static void *map_and_unmap(void *arg)
     unsigned round;
 
     lane_cuda(0);
-    for (round = 0; round < ROUNDS; round++) {
-        unsigned slot = mapper * (SLOTS / MAPPERS) +
-                        (unsigned)rand_r(&seed) % (SLOTS / MAPPERS);
+    for (round = 0; end_ms == 0 ? round < ROUNDS : lane_ms() < end_ms;
+         round++) {
+        unsigned slot =
+            mapper * SLOTS_EACH + (unsigned)rand_r(&seed) % SLOTS_EACH;
 
-        if (slots[slot].mapped)
-            unmap_slot(slot);
-        else
+        if (!slots[slot].mapped)
             map_slot(slot, scratch);
+        else if (rand_r(&seed) % 6 == 0)
+            replace_unseen(slot, scratch);
+        else
+            unmap_slot(slot);
         /* Half of a mapping: refused, and served on. */
         if (round % 16 == 0)
             CHECK(lane_unmap(address_of(slot), CHUNK / 2) != CUDA_SUCCESS);
@@ -99,14 +144,21 @@ static void *map_and_unmap(void *arg)
     return NULL;
 }
 
+/* In a long run there are times without a registration, in which what is idle
+ * is closed. */
+static bool is_quiet(void)
+{
+    return end_ms != 0 && lane_ms() / 1000 % QUIET_PERIOD >= BUSY_PERIOD;
+}
+
 static void *register_and_pack(void *arg)
 {
     unsigned seed = 200 + (unsigned)(uintptr_t)arg;
     uint8_t bytes[KEY_SIZE];
 
     while (!atomic_load(&done)) {
-        unsigned from = (unsigned)rand_r(&seed) % SLOTS;
-        unsigned count = 1 + (unsigned)rand_r(&seed) % (SLOTS - from);
+        unsigned from = (unsigned)rand_r(&seed) % slot_count;
+        unsigned count = 1 + (unsigned)rand_r(&seed) % (slot_count - from);
         vmml_uct_mem_h memh = lane_reg(address_of(from), count * CHUNK);
         unsigned packs = 1 + (unsigned)rand_r(&seed) % 3;
 
@@ -118,6 +170,8 @@ static void *register_and_pack(void *arg)
             }
         usleep((unsigned)rand_r(&seed) % 3000);
         lane_dereg(memh);
+        while (is_quiet() && !atomic_load(&done))
+            usleep(100000);
     }
     return NULL;
 }
@@ -146,7 +200,7 @@ static void check_bytes(unsigned slot, unsigned unmaps, size_t from,
 
 static void copy_once(CUdeviceptr mirror, unsigned *seed)
 {
-    unsigned slot = (unsigned)rand_r(seed) % SLOTS;
+    unsigned slot = (unsigned)rand_r(seed) % slot_count;
     size_t from = (size_t)rand_r(seed) % (CHUNK - 65536);
     size_t length = 1 + (size_t)rand_r(seed) % 65536;
     unsigned unmaps = atomic_load(&slots[slot].unmaps);
@@ -184,16 +238,16 @@ static void *unpack_and_copy(void *arg)
 /* Now and then a mirror keeps what it maps. */
 static void *hand_out(void *arg)
 {
-    unsigned seed = 400;
+    unsigned number = (unsigned)(uintptr_t)arg;
+    unsigned seed = 400 + number;
     CUdeviceptr mirror;
 
-    (void)arg;
     lane_cuda(1);
     mirror = im_open(key);
     while (!atomic_load(&done)) {
-        if (vmml_mirror_hand_out(mirror, 7)) {
+        if (vmml_mirror_hand_out(mirror, 7 + number)) {
             usleep((unsigned)rand_r(&seed) % 5000);
-            vmml_mirror_take_back(7);
+            vmml_mirror_take_back(7 + number);
         }
         usleep((unsigned)rand_r(&seed) % 50000);
     }
@@ -217,16 +271,36 @@ static bool memory_is_back(void *arg)
     return sim_memory_used(0) == used_before;
 }
 
-static void start(pthread_t *thread, void *(*run)(void *), unsigned number)
+struct crew {
+    pthread_t threads[THREADS_MAX];
+    unsigned count;
+};
+
+static void start(struct crew *crew, void *(*run)(void *), unsigned count)
 {
-    CHECK_EQUAL(pthread_create(thread, NULL, run, (void *)(uintptr_t)number),
-                0);
+    for (crew->count = 0; crew->count < count; crew->count++)
+        CHECK_EQUAL(pthread_create(&crew->threads[crew->count], NULL, run,
+                                   (void *)(uintptr_t)crew->count),
+                    0);
 }
 
-static void join(pthread_t *threads, unsigned count)
+static void join(struct crew *crew)
 {
-    while (count-- > 0)
-        CHECK_EQUAL(pthread_join(threads[count], NULL), 0);
+    while (crew->count-- > 0)
+        CHECK_EQUAL(pthread_join(crew->threads[crew->count], NULL), 0);
+}
+
+static void choose_load(void)
+{
+    const char *text = getenv("VMML_TEST_SECONDS");
+    unsigned seconds = text == NULL ? 0 : (unsigned)atoi(text);
+
+    if (seconds > 0) {
+        load = &heavy;
+        end_ms = lane_ms() + 1000ul * seconds;
+        alarm(seconds + 240);
+    }
+    slot_count = SLOTS_EACH * load->mappers;
 }
 
 static void prepare_window(void)
@@ -243,42 +317,43 @@ static void prepare_window(void)
 
 static void all_at_once(void)
 {
-    pthread_t mappers[MAPPERS], registrars[REGISTRARS], copiers[COPIERS];
-    pthread_t holder;
+    struct crew mappers, registrars, copiers, holders;
     unsigned i, fds;
 
+    choose_load();
     CHECK(setenv("VMMLANE_SIM_DEVICES", "2", 1) == 0);
-    CHECK(setenv("VMMLANE_SIM_DOMAIN", "lane-stress", 1) == 0);
+    lane_own_domain();
     lane_cuda(0);
     lane_ledger();
     used_before = sim_memory_used(0);
     fds = lane_fd_count();
     prepare_window();
-    for (i = 0; i < MAPPERS; i++)
-        start(&mappers[i], map_and_unmap, i);
-    for (i = 0; i < REGISTRARS; i++)
-        start(&registrars[i], register_and_pack, i);
-    for (i = 0; i < COPIERS; i++)
-        start(&copiers[i], unpack_and_copy, i);
-    start(&holder, hand_out, 0);
-    join(mappers, MAPPERS);
+    start(&mappers, map_and_unmap, load->mappers);
+    start(&registrars, register_and_pack, load->registrars);
+    start(&copiers, unpack_and_copy, load->copiers);
+    start(&holders, hand_out, load->holders);
+    join(&mappers);
     atomic_store(&done, true);
-    join(registrars, REGISTRARS);
-    join(copiers, COPIERS);
-    join(&holder, 1);
-    fprintf(stderr, "%u copies, %u refused, %u packs\n", atomic_load(&copied),
-            atomic_load(&refused), atomic_load(&packed));
+    join(&registrars);
+    join(&copiers);
+    join(&holders);
+    fprintf(stderr,
+            "%u copies, %u refused, %u packs, %u mappings, %u of them unseen\n",
+            atomic_load(&copied), atomic_load(&refused), atomic_load(&packed),
+            atomic_load(&mapped), atomic_load(&unseen));
     CHECK(atomic_load(&copied) > 0);
     CHECK(atomic_load(&refused) > 0);
     CHECK(atomic_load(&packed) > 0);
 
-    for (i = 0; i < SLOTS; i++)
+    CHECK(atomic_load(&unseen) > 0);
+
+    for (i = 0; i < slot_count; i++)
         if (slots[i].mapped)
             unmap_slot(i);
     CHECK(lane_wait(nothing_is_published, NULL));
     CHECK(lane_wait(memory_is_back, NULL));
     /* The watcher's, two of the own process as a peer, the copies' buffers. */
-    CHECK(lane_fd_count() <= fds + 3 + COPIERS);
+    CHECK(lane_fd_count() <= fds + 3 + load->copiers);
     CHECK_EQUAL(vmml_exporter.registration_count, 0);
 }
 

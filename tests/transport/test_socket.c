@@ -974,6 +974,9 @@ static bool fails(enum call call)
     return true;
 }
 
+/* Where the linker looks for them also on behalf of libraries. */
+#pragma GCC visibility push(default)
+
 ssize_t __real_send(int fd, const void *data, size_t size, int flags);
 ssize_t __wrap_send(int fd, const void *data, size_t size, int flags);
 
@@ -1005,6 +1008,8 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *time)
 {
     return fails(CLOCK) ? -1 : __real_clock_gettime(clock, time);
 }
+
+#pragma GCC visibility pop
 
 /* A failed call costs its own question. The next one has its own answer, on a
  * new connection where this one is at its end, and patience is left. */

@@ -59,6 +59,17 @@ void vmml_gates_ucx(struct vmml_report *report,
                     const struct vmml_subject *subject,
                     const struct vmml_doctor *doctor, int nvlinks);
 
+/* The UCX that a running process has loaded. */
+struct vmml_ucx_loaded {
+    char version[16];
+    unsigned minor; /* of 1.x; 0: not known */
+    bool fabric;    /* built with fabric: the larger of two kinds of keys */
+};
+/* False where none is loaded, or none with a CUDA module. Of several the
+ * first. */
+bool vmml_ucx_loaded(const struct vmml_subject *subject,
+                     struct vmml_ucx_loaded *ucx);
+
 /* python.c: "python.". */
 void vmml_gates_python(struct vmml_report *report,
                        const struct vmml_subject *subject,

@@ -160,14 +160,11 @@ static void namespaces(struct pair *p)
 
     p->same_pid = is_same(p, VMML_NS_PID);
     p->same_net = is_same(p, VMML_NS_NET);
-    vmml_report_add(
-        p->report, p->same_pid ? VMML_PASS : VMML_WARN, "pair.pid_namespace",
-        p->about, VMML_REMEDY_PID_NAMESPACE,
-        p->same_pid ? "one PID namespace"
-                    : "two PID namespaces: pidfd_getfd(2) is not used; UCX "
-                      "1.23 does not use cuda_ipc there (remedy there: "
-                      "hostPID), nor does 1.20 and older where the two pids "
-                      "are equal");
+    vmml_report_add(p->report, p->same_pid ? VMML_PASS : VMML_WARN,
+                    "pair.pid_namespace", p->about, VMML_REMEDY_PID_NAMESPACE,
+                    p->same_pid
+                        ? "one PID namespace"
+                        : "two PID namespaces: pidfd_getfd(2) is not used");
     vmml_report_add(p->report,
                     p->same_net   ? VMML_PASS
                     : p->same_pid ? VMML_NOTE
@@ -222,6 +219,57 @@ static void version(const struct pair *p)
     vmml_report_add(p->report, same ? VMML_PASS : VMML_FAIL, "pair.version",
                     p->about, VMML_REMEDY_VERSION, same ? "both %s" : "%s; %s",
                     a, b);
+}
+
+/* Does this UCX give cuda_ipc up between PID namespaces (measured)? From 1.23
+ * on it does, but for fabric memory; to 1.20 it takes a peer of the same number
+ * for itself. */
+static const char *gives_up(const struct pair *p,
+                            const struct vmml_ucx_loaded *ucx)
+{
+    if (p->same_pid || ucx->minor == 0)
+        return NULL;
+    if (ucx->minor >= 23)
+        return "uses cuda_ipc between PID namespaces for fabric memory alone";
+    return ucx->minor <= 20 && p->a->own_pid == p->b->own_pid
+               ? "takes a process of the same number in another PID "
+                 "namespace for its own"
+               : NULL;
+}
+
+static void ucx(const struct pair *p)
+{
+    struct vmml_ucx_loaded a, b;
+    const char *why;
+    bool mixed;
+
+    if (!vmml_ucx_loaded(p->a, &a) || !vmml_ucx_loaded(p->b, &b)) {
+        vmml_report_add(p->report, VMML_SKIP, "pair.ucx", p->about, NULL,
+                        "not both have a UCX loaded (yet)");
+        return;
+    }
+    why = gives_up(p, &a);
+    if (why == NULL)
+        why = gives_up(p, &b);
+    /* Keys of 1.22 and newer hold a handle 4 bytes further on. */
+    mixed = (a.minor < 22) != (b.minor < 22);
+    if (why != NULL)
+        vmml_report_add(p->report, VMML_FAIL, "pair.ucx", p->about,
+                        VMML_REMEDY_UCX_PID_NAMESPACE, "UCX %s and %s: it %s",
+                        a.version, b.version, why);
+    else if (a.fabric != b.fabric)
+        vmml_report_add(p->report, VMML_FAIL, "pair.ucx", p->about,
+                        "the same UCX in both processes",
+                        "UCX %s and %s, one of them built without fabric: "
+                        "neither understands the other's keys",
+                        a.version, b.version);
+    else
+        vmml_report_add(p->report, mixed ? VMML_NOTE : VMML_PASS, "pair.ucx",
+                        p->about, "the same UCX in both processes",
+                        mixed ? "UCX %s and %s: VMM memory has the lane, "
+                                "memory of cudaMalloc falls back"
+                              : "UCX %s and %s",
+                        a.version, b.version);
 }
 
 /* ---- gates of a direction ---- */
@@ -330,6 +378,7 @@ void vmml_gates_pair(struct vmml_report *report, const struct vmml_subject *a,
     user(&p);
     namespaces(&p);
     version(&p);
+    ucx(&p);
     direction(&p, a, b);
     direction(&p, b, a);
 }

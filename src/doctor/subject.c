@@ -94,22 +94,40 @@ static unsigned effective_of(const char *text, const char *label)
     return (unsigned)strtoul(end, NULL, 10);
 }
 
+/* "NSpid:" has its number in each PID namespace, its own last. */
+static pid_t innermost(const char *text)
+{
+    const char *value = value_of(text, "NSpid:");
+    pid_t pid = 0;
+    char *end;
+
+    while (value != NULL && *value >= '0' && *value <= '9') {
+        pid = (pid_t)strtoul(value, &end, 10);
+        value = end + strspn(end, " \t");
+    }
+    return pid;
+}
+
 static void read_status(struct vmml_subject *subject)
 {
     char *text = read_file(subject, "status", NULL);
     struct stat status;
+    char path[32];
 
     if (text == NULL)
         return;
     subject->status_known = true;
     subject->uid = effective_of(text, "Uid:");
     subject->gid = effective_of(text, "Gid:");
+    subject->own_pid = innermost(text);
     subject->seccomp = (int)number_of(text, "Seccomp:", 10);
     subject->capabilities = number_of(text, "CapEff:", 16);
     subject->permitted = number_of(text, "CapPrm:", 16);
     free(text);
     subject->owner = subject->uid;
-    if (stat(subject->proc, &status) == 0)
+    /* The folder itself is its user's even then. */
+    snprintf(path, sizeof(path), "%s/status", subject->proc);
+    if (stat(path, &status) == 0)
         subject->owner = status.st_uid;
 }
 

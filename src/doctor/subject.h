@@ -35,8 +35,9 @@ struct vmml_subject {
     bool status_known;
     uid_t uid; /* effective, as seen from our user namespace */
     gid_t gid;
-    uid_t owner; /* of its folder in /proc; not uid where not dumpable */
-    int seccomp; /* 0 none, 1 strict, 2 filter */
+    uid_t owner;   /* of its files in /proc; not uid where not dumpable */
+    pid_t own_pid; /* its number in its own PID namespace */
+    int seccomp;   /* 0 none, 1 strict, 2 filter */
     uint64_t capabilities; /* effective */
     uint64_t permitted;
     bool uid_mapped; /* its user is mapped in its user namespace */

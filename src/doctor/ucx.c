@@ -331,6 +331,34 @@ static void find_copies(struct copies *copies,
     vmml_paths_free(&paths);
 }
 
+static void free_copies(struct copies *copies)
+{
+    while (copies->count > 0)
+        free(copies->entries[--copies->count]);
+}
+
+bool vmml_ucx_loaded(const struct vmml_subject *subject,
+                     struct vmml_ucx_loaded *ucx)
+{
+    static const char *const none[] = {NULL};
+    const struct vmml_doctor doctor = {.places = none};
+    struct copies copies = {.count = 0};
+    bool found = false;
+    size_t i;
+
+    find_copies(&copies, subject, &doctor);
+    for (i = 0; i < copies.count && !found; i++) {
+        const struct copy *copy = copies.entries[i];
+
+        found = copy->module[0] != '\0';
+        snprintf(ucx->version, sizeof(ucx->version), "%s", copy->version);
+        ucx->minor = copy->minor;
+        ucx->fabric = copy->fabric == YES;
+    }
+    free_copies(&copies);
+    return found;
+}
+
 /* ---- gates of a copy ---- */
 
 static bool is_served(const struct copy *copy)
@@ -539,6 +567,5 @@ void vmml_gates_ucx(struct vmml_report *report,
     get_zcopy(report, subject, nvlinks);
     find_copies(&copies, subject, doctor);
     judge_copies(report, subject, &copies);
-    while (copies.count > 0)
-        free(copies.entries[--copies.count]);
+    free_copies(&copies);
 }

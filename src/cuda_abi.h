@@ -12,10 +12,13 @@
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
 
-/* Exported by libcuda since CUDA 12.0, declared by cuda.h for its
- * per-thread-stream mode only. */
+/* Exported by libcuda (cuGetProcAddress since CUDA 12.0), declared by cuda.h
+ * for its per-thread-stream mode only. */
 CUresult CUDAAPI cuGetProcAddress_v2_ptsz(
     const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
     CUdriverProcAddressQueryResult *symbolStatus);
+CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream);
+CUresult CUDAAPI cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize,
+                                      CUstream hStream);
 
 #endif

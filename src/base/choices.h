@@ -23,6 +23,11 @@ static const struct vmml_choice vmml_range_choices[] = {
     {NULL, 0}};
 static const struct vmml_choice vmml_native_choices[] = {
     {"auto", VMML_NATIVE_AUTO}, {"never", VMML_NATIVE_NEVER}, {NULL, 0}};
+static const struct vmml_choice vmml_pools_choices[] = {
+    {"on", VMML_POOLS_ON},
+    {"off", VMML_POOLS_OFF},
+    {"default", VMML_POOLS_DEFAULT},
+    {NULL, 0}};
 static const struct vmml_choice vmml_stats_choices[] = {
     {"on", VMML_STATS_ON},
     {"off", VMML_STATS_OFF},

@@ -27,6 +27,12 @@ enum vmml_conf_stats {
     VMML_STATS_EXIT, /* logged at the end as well */
 };
 
+enum vmml_conf_pools {
+    VMML_POOLS_ON,
+    VMML_POOLS_OFF,
+    VMML_POOLS_DEFAULT, /* on, and each device gets a pool that can be shared */
+};
+
 struct vmml_conf {
     bool on;                      /* VMMLANE */
     enum vmml_conf_range range;   /* VMMLANE_RANGE */
@@ -35,6 +41,7 @@ struct vmml_conf {
     bool share;                   /* VMMLANE_SHARE */
     bool create;                  /* VMMLANE_CREATE */
     enum vmml_conf_native native; /* VMMLANE_NATIVE */
+    enum vmml_conf_pools pools;   /* VMMLANE_POOLS */
     const char *transport;        /* VMMLANE_TRANSPORT, or NULL: see
                                    * transport/steps.h */
     bool children;                /* VMMLANE_CHILDREN */

@@ -74,6 +74,53 @@ void vmml_release(const struct vmml_real *real,
     release(real, handle);
 }
 
+static CUcontext retain_active(const struct vmml_real *real, CUdevice device)
+{
+    CUcontext context = NULL;
+    unsigned flags;
+    int active = 0;
+
+    if (real->cuDevicePrimaryCtxGetState(device, &flags, &active) !=
+            CUDA_SUCCESS ||
+        !active ||
+        real->cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS)
+        return NULL;
+    return context;
+}
+
+static void release_primary(const struct vmml_real *real, CUdevice device)
+{
+    if (real->cuDevicePrimaryCtxRelease_v2(device) != CUDA_SUCCESS)
+        vmml_debug("a primary context could not be released");
+}
+
+CUcontext vmml_active_primary(const struct vmml_real *real, CUdevice device)
+{
+    CUcontext context = retain_active(real, device);
+
+    if (context != NULL)
+        release_primary(real, device);
+    return context;
+}
+
+bool vmml_push_primary(const struct vmml_real *real, CUdevice device)
+{
+    CUcontext context = retain_active(real, device);
+
+    if (context == NULL)
+        return false;
+    if (real->cuCtxPushCurrent_v2(context) == CUDA_SUCCESS)
+        return true;
+    release_primary(real, device);
+    return false;
+}
+
+void vmml_pop_primary(const struct vmml_real *real, CUdevice device)
+{
+    vmml_pop_context(real);
+    release_primary(real, device);
+}
+
 void vmml_pop_context(const struct vmml_real *real)
 {
     CUcontext popped;

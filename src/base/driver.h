@@ -30,6 +30,17 @@ void vmml_relax_end(const struct vmml_real *real,
 void vmml_release(const struct vmml_real *real,
                   CUmemGenericAllocationHandle handle);
 
+/*
+ * Make the primary context of `device` current, if it is active; none is made.
+ * False when it is not: nothing was pushed. vmml_pop_primary() undoes it.
+ */
+bool vmml_push_primary(const struct vmml_real *real, CUdevice device);
+void vmml_pop_primary(const struct vmml_real *real, CUdevice device);
+
+/* The primary context of `device` where it is active, else NULL. It is not
+ * retained: the application keeps it. */
+CUcontext vmml_active_primary(const struct vmml_real *real, CUdevice device);
+
 /* Make the context current that was so before the last push. */
 void vmml_pop_context(const struct vmml_real *real);
 

@@ -24,8 +24,8 @@ void *vmml_stub_enter(unsigned index, uintptr_t *args, const void *caller)
     uct = vmml_uct(caller);
     if (uct != NULL)
         real = *(void *const *)((const char *)uct + vmml_stub_offsets[index]);
-    if (real != NULL)
-        vmml_uct_stub_hook(index, args, caller);
+    if (real != NULL && !vmml_uct_stub_hook(index, args, caller))
+        real = NULL;
     errno = saved_errno;
     return real;
 }

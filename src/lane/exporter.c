@@ -10,6 +10,7 @@
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/remedy.h"
+#include "pool/pool.h"
 #include "stats/count.h"
 #include "transport/ptracer.h"
 #include "transport/server.h"
@@ -223,17 +224,34 @@ bool vmml_lane_is_own(const uint8_t nonce[VMML_NONCE_SIZE])
     return own;
 }
 
-int vmml_lane_own_window(uint64_t base, uint64_t size)
+static int own_window(uint64_t base, uint64_t size, uint64_t *address)
 {
     struct vmml_window *window;
     int device = -1;
 
+    *address = base;
     pthread_mutex_lock(&vmml_exporter.lock);
     window = vmml_windows_at(&vmml_exporter.windows, base);
     if (window != NULL && window->base == base && window->size == size)
         device = window->device;
+    else if (vmml_is_pooled(base))
+        device = vmml_pool_own_window(base, size, address);
     pthread_mutex_unlock(&vmml_exporter.lock);
     return device;
+}
+
+int vmml_lane_own_window(uint64_t base, uint64_t size)
+{
+    uint64_t address;
+
+    return own_window(base, size, &address);
+}
+
+uint64_t vmml_lane_own_address(uint64_t base, uint64_t size)
+{
+    uint64_t address;
+
+    return own_window(base, size, &address) < 0 ? 0 : address;
 }
 
 void vmml_lane_stand_down(void)
@@ -273,6 +291,7 @@ void vmml_lane_fork_child(void)
     }
     if (vmml_exporter.ledger != NULL)
         vmml_ledger_close_descriptors(vmml_exporter.ledger);
+    vmml_pool_fork_child();
     vmml_server_fork_child();
     vmml_idle_forget();
     pthread_mutex_init(&vmml_exporter.lock, NULL);

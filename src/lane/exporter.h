@@ -63,6 +63,9 @@ bool vmml_lane_is_own(const uint8_t nonce[VMML_NONCE_SIZE]);
 /* Device of an own window, or -1 when it does not exist (any more). */
 int vmml_lane_own_window(uint64_t base, uint64_t size);
 
+/* Where its memory lies, or 0. */
+uint64_t vmml_lane_own_address(uint64_t base, uint64_t size);
+
 /* For base/fork.c: hold the lock over a fork; in the child close what it
  * inherited. */
 void vmml_lane_fork_lock(void);

@@ -77,6 +77,8 @@ const char *vmml_reason_string(enum vmml_reason reason)
         return "it leaves its reservation";
     case VMML_REASON_DEVICE:
         return "it lies on several devices";
+    case VMML_REASON_FREED:
+        return "it was freed while it was registered";
     }
     return "a reason unknown to this version";
 }

@@ -39,6 +39,7 @@ enum vmml_reason {
     VMML_REASON_FABRIC = 7,        /* several chunks of fabric memory */
     VMML_REASON_WINDOW = 8,        /* the range leaves its reservation */
     VMML_REASON_DEVICE = 9,        /* chunks of several devices */
+    VMML_REASON_FREED = 12,        /* a pool's memory, freed since */
 };
 
 /* For log lines; never NULL. */

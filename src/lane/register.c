@@ -13,6 +13,7 @@
 #include "base/fork.h"
 #include "base/log.h"
 #include "doors/caller.h"
+#include "pool/pool.h"
 #include "stats/count.h"
 
 /* What decides about a registration. */
@@ -189,6 +190,12 @@ static void end_registration(vmml_uct_md_h md, vmml_uct_mem_h memh)
 
     if (registration == NULL)
         return;
+    vmml_count(registrations_ended);
+    if (registration->pooled != NULL) {
+        vmml_pool_deregister(registration->pooled);
+        free(registration);
+        return;
+    }
     window = registration->window;
     vmml_window_cover(window, registration->address, registration->length, -1);
     if (!window->retired)
@@ -196,7 +203,6 @@ static void end_registration(vmml_uct_md_h md, vmml_uct_mem_h memh)
                       registration->address + registration->length);
     vmml_window_release(window);
     free(registration);
-    vmml_count(registrations_ended);
 }
 
 void vmml_lane_deregister(vmml_uct_md_h md, vmml_uct_mem_h memh)
@@ -226,10 +232,12 @@ void vmml_lane_register(vmml_uct_md_h md, vmml_uct_mem_h memh, void *address,
 
     /* A handle that UCX uses again without an end that was seen. */
     vmml_lane_deregister(md, memh);
-    if (real == NULL || !may_take() ||
-        length > UINT64_MAX - (uintptr_t)address ||
-        !look_at(real, (CUdeviceptr)(uintptr_t)address, &memory))
+    if (real == NULL || !may_take() || length > UINT64_MAX - (uintptr_t)address)
         return;
+    if (!look_at(real, (CUdeviceptr)(uintptr_t)address, &memory)) {
+        vmml_pool_register(md, memh, registration.address, length);
+        return;
+    }
     if (is_native(md, &memory, registration.address, length)) {
         vmml_count(registrations_native);
         return;
@@ -251,8 +259,8 @@ void vmml_lane_register(vmml_uct_md_h md, vmml_uct_mem_h memh, void *address,
                    : vmml_reason_string(registration.refused));
 }
 
-static void encode(const struct vmml_window *window, enum vmml_reason reason,
-                   struct vmml_pack *pack)
+void vmml_pack_fill(struct vmml_pack *pack, uint64_t base, uint64_t size,
+                    enum vmml_reason reason)
 {
     struct vmml_handle handle = {
         .flags = reason == VMML_REASON_NONE ? 0 : VMML_HANDLE_TOMBSTONE,
@@ -260,18 +268,17 @@ static void encode(const struct vmml_window *window, enum vmml_reason reason,
         .pid = (uint32_t)getpid(),
         .pid_ns = vmml_ledger_pid_ns(vmml_exporter.ledger),
         .ledger_fd = vmml_ledger_fd(vmml_exporter.ledger),
-        .base = window->base,
-        .size = window->size,
+        .base = base,
+        .size = size,
     };
 
     memcpy(pack->nonce, vmml_ledger_nonce(vmml_exporter.ledger),
            VMML_NONCE_SIZE);
     memcpy(handle.nonce, pack->nonce, VMML_NONCE_SIZE);
     vmml_handle_encode(&handle, pack->handle);
-    pack->base = window->base;
-    pack->size = window->size;
-    pack->device = window->device;
-    pack->identity = vmml_identity(pack->nonce, window->base, window->size);
+    pack->base = base;
+    pack->size = size;
+    pack->identity = vmml_identity(pack->nonce, base, size);
     pack->queries = 0;
 }
 
@@ -285,6 +292,8 @@ static bool begin(vmml_uct_md_h md, vmml_uct_mem_h memh,
 
     pthread_mutex_lock(&vmml_exporter.lock);
     found = vmml_registration_find(md, memh);
+    if (found != NULL && found->window == NULL)
+        found = NULL; /* a pool's, and a thread ends what another packs */
     if (found != NULL) {
         *copy = *found;
         copy->changes = found->window->changes;
@@ -400,7 +409,8 @@ static void end_begin(const struct vmml_registration *copy,
                       enum vmml_reason reason, struct vmml_pack *pack)
 {
     pthread_mutex_lock(&vmml_exporter.lock);
-    encode(copy->window, reason, pack);
+    vmml_pack_fill(pack, copy->window->base, copy->window->size, reason);
+    pack->device = copy->window->device;
     vmml_window_release(copy->window);
     pthread_mutex_unlock(&vmml_exporter.lock);
 }
@@ -436,7 +446,11 @@ bool vmml_lane_begin_pack(vmml_uct_md_h md, vmml_uct_mem_h memh, void *address,
 
     if (!atomic_load_explicit(&vmml_exporter.has_windows,
                               memory_order_relaxed) ||
-        vmml_in_child || !begin(md, memh, &copy, &verified, from, end))
+        vmml_in_child)
+        return false;
+    if (vmml_pool_begin_pack(md, memh, from, end - from, pack))
+        return true;
+    if (!begin(md, memh, &copy, &verified, from, end))
         return false;
     if (copy.window->retired) {
         follow_reservation(&copy);

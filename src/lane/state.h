@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The exporter's state, shared by the files of lane/ and by nobody else.
+ * The exporter's state, shared by the files of lane/ and of pool/.
  */
 #ifndef VMML_LANE_STATE_H
 #define VMML_LANE_STATE_H
@@ -19,10 +19,12 @@ struct vmml_registration {
     vmml_uct_mem_h memh;
     uint64_t address;
     uint64_t length;
-    struct vmml_window *window;
-    enum vmml_reason refused; /* the same for every request, or NONE */
-    uint64_t changes;         /* of the window, when last verified */
-    uint64_t verified_from;   /* [from, to): chunks known to be published */
+    struct vmml_window *window; /* NULL: a pool's memory, `pooled` */
+    struct vmml_pooled *pooled; /* pool/export.c's; of what follows it has
+                                 * `refused` alone */
+    enum vmml_reason refused;   /* the same for every request, or NONE */
+    uint64_t changes;           /* of the window, when last verified */
+    uint64_t verified_from;     /* [from, to): chunks known to be published */
     uint64_t verified_to;
     struct vmml_registration *next; /* in its bucket */
 };
@@ -82,7 +84,12 @@ bool vmml_registration_add(const struct vmml_registration *registration);
 struct vmml_registration *vmml_registration_take(vmml_uct_md_h md,
                                                  vmml_uct_mem_h memh);
 
-/* The reservation around an address, by the driver. */
+/* With the lock: the answers for a key of this window. */
+void vmml_pack_fill(struct vmml_pack *pack, uint64_t base, uint64_t size,
+                    enum vmml_reason reason);
+
+/* The reservation around an address, by the driver; of other memory the
+ * allocation. */
 CUresult vmml_reservation_at(const struct vmml_real *real, CUdeviceptr ptr,
                              uint64_t *base, uint64_t *size);
 

@@ -25,6 +25,8 @@ static const char *remedy(enum vmml_reason reason)
     case VMML_REASON_DEVICE:
     case VMML_REASON_WINDOW:
         return "register each reservation by itself";
+    case VMML_REASON_FREED:
+        return "end its registration before memory is freed";
     default:
         return "see the log with VMMLANE_LOG=debug";
     }

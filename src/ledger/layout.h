@@ -35,6 +35,10 @@
 
 enum vmml_chunk_kind {
     VMML_CHUNK_FD = 1, /* a file descriptor of the exporter */
+    /* An allocation of a stream-ordered pool, alone in its window. The
+     * descriptor is the pool's, one for all its allocations; what else an
+     * importer needs is in the window's struct vmml_ledger_pooled. */
+    VMML_CHUNK_POOLED = 3,
 };
 
 enum vmml_chunk_state {
@@ -94,7 +98,9 @@ struct vmml_ledger_window {
     _Atomic uint32_t device;         /* CUdevice in the exporter */
     _Atomic uint32_t state;
     _Atomic uint32_t bucket_next; /* index plus 1, 0 at the end */
-    uint32_t reserved0[3];
+    uint32_t reserved0;
+    _Atomic uint64_t origin; /* where the memory lies in the exporter, if
+                              * that is not `base`: a pool's; else 0 */
 
     _Atomic uint32_t sequence; /* odd while the exporter writes */
     _Atomic uint32_t head;     /* newest live chunk, or VMML_LEDGER_NONE */
@@ -117,6 +123,33 @@ struct vmml_ledger_chunk {
     uint8_t reserved[22];
 };
 
+/*
+ * An allocation of a stream-ordered pool, one place for each window. 128 bytes.
+ * Written before the chunk is published, and not again before it is dead: what
+ * was read is of this publication if that is live afterwards.
+ */
+#define VMML_POINTER_WORDS 8
+struct vmml_ledger_pooled {
+    _Atomic uint64_t size; /* bytes; the chunk's is rounded up */
+    _Atomic uint64_t pool; /* number of the pool, used once in the exporter */
+    _Atomic uint64_t data[VMML_POINTER_WORDS]; /* CUmemPoolPtrExportData */
+    uint64_t reserved[6];
+};
+
+/*
+ * Windows of pool allocations are not of addresses: each gets one above all
+ * addresses that a CPU or a GPU has, so that an allocation and the next one at
+ * its address have different windows, keys and identities.
+ */
+#define VMML_POOLED_BASE (1ull << 56)
+#define VMML_POOLED_END  (1ull << 57)
+
+static inline int vmml_is_pooled(uint64_t window_base)
+{
+    return window_base >= VMML_POOLED_BASE;
+}
+
+_Static_assert(sizeof(struct vmml_ledger_pooled) == 128, "wire format");
 _Static_assert(sizeof(struct vmml_ledger_window) == 128, "wire format");
 _Static_assert(sizeof(struct vmml_ledger_chunk) == 64, "wire format");
 _Static_assert(sizeof(_Atomic uint64_t) == 8 && sizeof(_Atomic uint8_t) == 1,
@@ -129,9 +162,12 @@ _Static_assert(sizeof(_Atomic uint64_t) == 8 && sizeof(_Atomic uint8_t) == 1,
 #define VMML_LEDGER_CHUNK_OFFSET                                               \
     (VMML_LEDGER_WINDOW_OFFSET +                                               \
      VMML_LEDGER_WINDOWS_MAX * sizeof(struct vmml_ledger_window))
-#define VMML_LEDGER_FILE_SIZE                                                  \
+#define VMML_LEDGER_POOLED_OFFSET                                              \
     (VMML_LEDGER_CHUNK_OFFSET +                                                \
      VMML_LEDGER_CHUNKS_MAX * sizeof(struct vmml_ledger_chunk))
+#define VMML_LEDGER_FILE_SIZE                                                  \
+    (VMML_LEDGER_POOLED_OFFSET +                                               \
+     VMML_LEDGER_WINDOWS_MAX * sizeof(struct vmml_ledger_pooled))
 
 /* The bucket of a window. */
 static inline uint32_t vmml_ledger_bucket(uint64_t base, uint64_t size)

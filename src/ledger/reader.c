@@ -27,6 +27,7 @@ struct vmml_ledger_reader {
     const _Atomic uint32_t *buckets;
     const struct vmml_ledger_window *windows;
     const struct vmml_ledger_chunk *chunks;
+    const struct vmml_ledger_pooled *pooled;
     uint32_t pid;
     uint32_t pid_ns;
     int life_fd;
@@ -109,6 +110,7 @@ int vmml_ledger_open(int fd, const uint8_t nonce[VMML_NONCE_SIZE],
     opened->buckets = (const void *)(map + VMML_LEDGER_BUCKET_OFFSET);
     opened->windows = (const void *)(map + VMML_LEDGER_WINDOW_OFFSET);
     opened->chunks = (const void *)(map + VMML_LEDGER_CHUNK_OFFSET);
+    opened->pooled = (const void *)(map + VMML_LEDGER_POOLED_OFFSET);
     opened->pid = opened->header->pid;
     opened->pid_ns = opened->header->pid_ns;
     opened->life_fd = opened->header->life_fd;
@@ -249,6 +251,7 @@ static uint32_t load_window(const struct vmml_ledger_window *window,
     uuid[0] = GET(window->device_uuid[0]);
     uuid[1] = GET(window->device_uuid[1]);
     memcpy(view->device_uuid, uuid, sizeof(uuid));
+    view->origin = GET(window->origin);
     return GET(window->state);
 }
 
@@ -353,8 +356,11 @@ static bool is_sound(const struct vmml_chunk_view *chunk,
                      const struct vmml_window_view *window, uint64_t granule)
 {
     uint64_t offset = chunk->address - window->base;
+    bool is_kind = chunk->kind == VMML_CHUNK_FD ||
+                   (chunk->kind == VMML_CHUNK_POOLED && offset == 0 &&
+                    chunk->size == window->size);
 
-    return chunk->kind == VMML_CHUNK_FD && chunk->fd >= 0 && chunk->size != 0 &&
+    return is_kind && chunk->fd >= 0 && chunk->size != 0 &&
            chunk->address >= window->base && offset < window->size &&
            chunk->size <= window->size - offset &&
            chunk->address % granule == 0 && chunk->size % granule == 0;
@@ -503,4 +509,20 @@ bool vmml_ledger_is_live(const struct vmml_ledger_reader *reader, uint32_t slot,
         return false;
     chunk = &reader->chunks[slot];
     return GET(chunk->state) == VMML_CHUNK_LIVE && GET(chunk->serial) == serial;
+}
+
+bool vmml_ledger_pooled(const struct vmml_ledger_reader *reader,
+                        const struct vmml_window_view *window,
+                        const struct vmml_chunk_view *chunk,
+                        struct vmml_pooled_view *view)
+{
+    const struct vmml_ledger_pooled *pooled = &reader->pooled[window->index];
+    size_t i;
+
+    view->size = GET(pooled->size);
+    view->pool = GET(pooled->pool);
+    for (i = 0; i < VMML_POINTER_WORDS; i++)
+        view->data[i] = GET(pooled->data[i]);
+    return view->size != 0 && view->size <= window->size &&
+           vmml_ledger_is_live(reader, chunk->slot, chunk->serial);
 }

@@ -34,6 +34,7 @@ struct vmml_window_view {
     uint32_t index;
     uint32_t device;
     uint8_t device_uuid[16];
+    uint64_t origin; /* where its memory lies in the exporter; 0: at base */
     uint64_t newest;
     uint64_t revoked;
 };
@@ -101,5 +102,21 @@ int vmml_ledger_collect(const struct vmml_ledger_reader *reader,
  * mapped chunks died. */
 bool vmml_ledger_is_live(const struct vmml_ledger_reader *reader, uint32_t slot,
                          uint64_t serial);
+
+/* An allocation of a stream-ordered pool, as it was when it was read. */
+struct vmml_pooled_view {
+    uint64_t size; /* bytes, at least 1, at most the window's size */
+    uint64_t pool; /* number of the pool in its exporter */
+    uint64_t data[VMML_POINTER_WORDS];
+};
+
+/*
+ * What belongs to a chunk of kind VMML_CHUNK_POOLED that was collected from
+ * `window`. Returns false when it is no longer live.
+ */
+bool vmml_ledger_pooled(const struct vmml_ledger_reader *reader,
+                        const struct vmml_window_view *window,
+                        const struct vmml_chunk_view *chunk,
+                        struct vmml_pooled_view *view);
 
 #endif

@@ -24,6 +24,10 @@
 
 #define NONE VMML_LEDGER_NONE
 
+#define POOLED_PER_STEP (GROWTH_STEP / sizeof(struct vmml_ledger_pooled))
+#define POOLED_STEPS                                                           \
+    ((VMML_LEDGER_WINDOWS_MAX + POOLED_PER_STEP - 1) / POOLED_PER_STEP)
+
 struct window_private {
     uint32_t chunks; /* live and unmapping */
     uint32_t older;  /* retired windows that are not used, in a list */
@@ -36,7 +40,9 @@ struct vmml_ledger {
     _Atomic uint32_t *buckets;
     struct vmml_ledger_window *windows;
     struct vmml_ledger_chunk *chunks;
-    int write_fd; /* to allocate with */
+    struct vmml_ledger_pooled *pooled;
+    bool pooled_room[POOLED_STEPS]; /* allocated in the file */
+    int write_fd;                   /* to allocate with */
     int read_fd;
     int life_fd;       /* read end */
     int life_write_fd; /* never written: it closes with this process */
@@ -233,6 +239,7 @@ int vmml_ledger_create(struct vmml_ledger **ledger)
         made->buckets = (void *)(made->map + VMML_LEDGER_BUCKET_OFFSET);
         made->windows = (void *)(made->map + VMML_LEDGER_WINDOW_OFFSET);
         made->chunks = (void *)(made->map + VMML_LEDGER_CHUNK_OFFSET);
+        made->pooled = (void *)(made->map + VMML_LEDGER_POOLED_OFFSET);
         status = fill_header(made->header);
         if (status == 0)
             status = make_life(made);
@@ -444,6 +451,7 @@ static int insert_window(struct vmml_ledger *ledger, uint64_t base,
     PUT(window->base, base);
     PUT(window->size, size);
     put_device(window, device, device_uuid);
+    PUT(window->origin, 0);
     PUT(window->head, NONE);
     PUT(window->live, 0);
     PUT(window->newest, 0);
@@ -582,9 +590,9 @@ static void unlink_chunk(struct vmml_ledger *ledger, uint32_t slot,
     unlock(&window->sequence);
 }
 
-int vmml_ledger_publish(struct vmml_ledger *ledger, uint32_t window,
-                        uint64_t address, uint64_t size, int fd,
-                        uint32_t device, uint64_t *serial)
+static int publish(struct vmml_ledger *ledger, uint32_t window,
+                   uint64_t address, uint64_t size, enum vmml_chunk_kind kind,
+                   int fd, uint32_t device, uint64_t *serial)
 {
     struct vmml_ledger_chunk *chunk;
     uint32_t slot;
@@ -602,11 +610,62 @@ int vmml_ledger_publish(struct vmml_ledger *ledger, uint32_t window,
     PUT(chunk->window, window);
     PUT(chunk->fd, fd);
     PUT(chunk->device, device);
-    PUT(chunk->kind, VMML_CHUNK_FD);
+    PUT(chunk->kind, (uint8_t)kind);
     ledger->private[window].chunks++;
     link_chunk(ledger, slot);
     *serial = ledger->serial;
     return (int)slot;
+}
+
+int vmml_ledger_publish(struct vmml_ledger *ledger, uint32_t window,
+                        uint64_t address, uint64_t size, int fd,
+                        uint32_t device, uint64_t *serial)
+{
+    return publish(ledger, window, address, size, VMML_CHUNK_FD, fd, device,
+                   serial);
+}
+
+static int grow_pooled(struct vmml_ledger *ledger, uint32_t window)
+{
+    size_t step = window / POOLED_PER_STEP;
+    int status;
+
+    if (ledger->pooled_room[step])
+        return 0;
+    status = allocate(ledger, VMML_LEDGER_POOLED_OFFSET + step * GROWTH_STEP,
+                      GROWTH_STEP);
+    ledger->pooled_room[step] = status == 0;
+    return status;
+}
+
+static void put_pooled(struct vmml_ledger *ledger, uint32_t window,
+                       const struct vmml_pooled_record *record)
+{
+    struct vmml_ledger_pooled *pooled = &ledger->pooled[window];
+    size_t i;
+
+    PUT(pooled->size, record->size);
+    PUT(pooled->pool, record->pool);
+    for (i = 0; i < VMML_POINTER_WORDS; i++)
+        PUT(pooled->data[i], record->data[i]);
+    PUT(ledger->windows[window].origin, record->address);
+}
+
+int vmml_ledger_publish_pooled(struct vmml_ledger *ledger, uint32_t window,
+                               const struct vmml_pooled_record *record, int fd,
+                               uint32_t device, uint64_t *serial)
+{
+    int status;
+
+    if (window >= ledger->window_count || ledger->private[window].chunks != 0)
+        return -EINVAL;
+    status = grow_pooled(ledger, window);
+    if (status != 0)
+        return status;
+    put_pooled(ledger, window, record);
+    return publish(ledger, window, GET(ledger->windows[window].base),
+                   GET(ledger->windows[window].size), VMML_CHUNK_POOLED, fd,
+                   device, serial);
 }
 
 static uint8_t chunk_state(const struct vmml_ledger *ledger, uint32_t slot)

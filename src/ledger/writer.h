@@ -64,6 +64,22 @@ int vmml_ledger_publish(struct vmml_ledger *ledger, uint32_t window,
                         uint64_t address, uint64_t size, int fd,
                         uint32_t device, uint64_t *serial);
 
+/* What an importer needs of an allocation of a stream-ordered pool. */
+struct vmml_pooled_record {
+    uint64_t address;                  /* in the exporter */
+    uint64_t size;                     /* bytes */
+    uint64_t pool;                     /* number of the pool */
+    uint64_t data[VMML_POINTER_WORDS]; /* CUmemPoolPtrExportData */
+};
+
+/*
+ * The same for an allocation of a pool, which fills its window alone; `fd` is
+ * the pool's. The window must have no other chunk.
+ */
+int vmml_ledger_publish_pooled(struct vmml_ledger *ledger, uint32_t window,
+                               const struct vmml_pooled_record *record, int fd,
+                               uint32_t device, uint64_t *serial);
+
 /* The exporter is about to unmap the chunk: no new copy may use it. */
 void vmml_ledger_begin_unmap(struct vmml_ledger *ledger, uint32_t slot);
 

@@ -109,6 +109,7 @@ struct batch {
     CUdeviceptr *srcs;
     size_t *sizes;
     size_t count;
+    const struct vmml_copy *copies; /* NULL: dsts and srcs as they are */
     CUmemcpyAttributes *attributes;
     size_t *attribute_idx;
     size_t attribute_count;
@@ -118,7 +119,12 @@ struct batch {
 static CUresult post_batch(void *arg)
 {
     const struct batch *batch = arg;
+    size_t i;
 
+    for (i = 0; batch->copies != NULL && i < batch->count; i++) {
+        batch->dsts[i] = batch->copies[i].dst;
+        batch->srcs[i] = batch->copies[i].src;
+    }
     return batch->real->cuMemcpyBatchAsync_v2(
         batch->dsts, batch->srcs, batch->sizes, batch->count, batch->attributes,
         batch->attribute_idx, batch->attribute_count, batch->stream);
@@ -133,11 +139,18 @@ CUresult vmml_cuMemcpyBatchAsync_v2(const void *caller, CUdeviceptr *dsts,
 {
     const struct vmml_real *real = vmml_real();
     struct batch batch = {
-        real,   dsts,       srcs,          sizes,
-        count,  attributes, attribute_idx, attribute_count,
-        stream,
+        .real = real,
+        .dsts = dsts,
+        .srcs = srcs,
+        .sizes = sizes,
+        .count = count,
+        .attributes = attributes,
+        .attribute_idx = attribute_idx,
+        .attribute_count = attribute_count,
+        .stream = stream,
     };
     struct vmml_copy *copies;
+    CUdeviceptr *addresses;
     CUresult result;
     size_t i;
 
@@ -146,11 +159,15 @@ CUresult vmml_cuMemcpyBatchAsync_v2(const void *caller, CUdeviceptr *dsts,
     if (!is_ucx(caller) || count == 0 || dsts == NULL || srcs == NULL ||
         sizes == NULL)
         return post_batch(&batch);
-    copies = malloc(count * sizeof(*copies));
+    copies = malloc(count * (sizeof(*copies) + 2 * sizeof(*addresses)));
     if (copies == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    addresses = (CUdeviceptr *)(copies + count);
     for (i = 0; i < count; i++)
         copies[i] = (struct vmml_copy){dsts[i], srcs[i], sizes[i]};
+    batch.copies = copies;
+    batch.dsts = addresses;
+    batch.srcs = addresses + count;
     result = vmml_mirror_post(copies, count, true, stream, post_batch, &batch);
     free(copies);
     return result;

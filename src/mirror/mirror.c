@@ -77,10 +77,10 @@ static struct vmml_mirror *find_only(const struct vmml_handle *handle)
     return found;
 }
 
-/* A reservation that does not begin where the window begins in its exporter:
+/* A reservation that does not begin where the memory begins in its exporter:
  * UCX 1.20 and 1.21 take equal addresses for the same process and then skip a
  * reference count (uct_cuda_ipc_unmap_memhandle). */
-static CUresult reserve(const struct vmml_real *real, uint64_t window_base,
+static CUresult reserve(const struct vmml_real *real, uint64_t origin,
                         size_t size, CUdeviceptr *address)
 {
     struct vmml_relaxed relaxed;
@@ -89,7 +89,7 @@ static CUresult reserve(const struct vmml_real *real, uint64_t window_base,
 
     vmml_relax(real, &relaxed);
     result = real->cuMemAddressReserve(address, size, 0, 0, 0);
-    if (result == CUDA_SUCCESS && *address == window_base) {
+    if (result == CUDA_SUCCESS && *address == origin) {
         unwanted = *address;
         result = real->cuMemAddressReserve(address, size, 0, 0, 0);
         if (real->cuMemAddressFree(unwanted, size) != CUDA_SUCCESS)
@@ -115,7 +115,8 @@ static bool init_lock(struct vmml_mirror *mirror)
 
 static struct vmml_mirror *make(const struct vmml_real *real,
                                 struct vmml_peer *peer,
-                                const struct vmml_handle *handle, int device)
+                                const struct vmml_handle *handle,
+                                uint64_t origin, int device)
 {
     size_t reserved = handle->size + VMML_MIRROR_GRANULE;
     struct vmml_mirror *mirror = calloc(1, sizeof(*mirror));
@@ -133,7 +134,7 @@ static struct vmml_mirror *make(const struct vmml_real *real,
     mirror->base = handle->base;
     mirror->size = handle->size;
     mirror->device = device;
-    result = reserve(real, handle->base, reserved, &mirror->address);
+    result = reserve(real, origin, reserved, &mirror->address);
     if (result != CUDA_SUCCESS) {
         VMML_LOST(ADDRESS_SPACE, .address = handle->base,
                   .length = handle->size, .pid = handle->pid, .code = result);
@@ -214,6 +215,20 @@ struct vmml_mirror *vmml_mirror_first(void)
     return atomic_load(&mirrors);
 }
 
+/* Where the memory begins in the exporter. A dead one's ledger may be gone. */
+static uint64_t origin_of(const struct vmml_peer *peer,
+                          const struct vmml_handle *handle)
+{
+    struct vmml_window_view view;
+
+    if (!vmml_is_pooled(handle->base) || atomic_load(&peer->dead) ||
+        vmml_ledger_find_window(peer->reader, handle->base, handle->size,
+                                &view) != 0 ||
+        view.origin == 0)
+        return handle->base;
+    return view.origin;
+}
+
 static struct vmml_mirror *get(struct vmml_peer *peer,
                                const struct vmml_handle *handle, int device)
 {
@@ -226,7 +241,7 @@ static struct vmml_mirror *get(struct vmml_peer *peer,
         return mirror;
     if (vmml_fork_watch() != 0)
         return NULL;
-    made = make(real, peer, handle, device);
+    made = make(real, peer, handle, origin_of(peer, handle), device);
     if (made == NULL)
         return NULL;
     pthread_mutex_lock(&table_lock);
@@ -330,9 +345,16 @@ bool vmml_mirror_prepare(const struct vmml_handle *handle, int device)
         vmml_count(keys_unreachable);
         return false;
     }
-    if (vmml_lane_is_own(handle->nonce) && prepare_own(handle, device)) {
-        vmml_count(keys_served);
-        return true;
+    if (vmml_lane_is_own(handle->nonce)) {
+        if (prepare_own(handle, device)) {
+            vmml_count(keys_served);
+            return true;
+        }
+        /* Whether a process may import its own pool is not documented. */
+        if (vmml_is_pooled(handle->base)) {
+            vmml_count(keys_unreachable);
+            return false;
+        }
     }
     use = vmml_use_begin();
     served = prepare(handle, device);
@@ -397,9 +419,13 @@ static unsigned unhold(uintptr_t key, bool own, bool all,
 
 static CUresult open_own(const struct vmml_handle *handle, CUdeviceptr *ptr)
 {
-    if (!hold(handle->base, NULL))
+    uint64_t address = vmml_lane_own_address(handle->base, handle->size);
+
+    if (address == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!hold(address, NULL))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *ptr = handle->base;
+    *ptr = address;
     return CUDA_SUCCESS;
 }
 
@@ -530,6 +556,16 @@ bool vmml_mirror_hand_out(CUdeviceptr ptr, uintptr_t rkey)
     return done;
 }
 
+CUdeviceptr vmml_mirror_memory_at(CUdeviceptr ptr)
+{
+    unsigned use = vmml_use_begin();
+    struct vmml_mirror *mirror = vmml_index_find(ptr);
+    uint64_t shift = mirror == NULL ? 0 : atomic_load(&mirror->shift);
+
+    vmml_use_end(use);
+    return ptr + shift;
+}
+
 void vmml_mirror_take_back(uintptr_t rkey)
 {
     struct vmml_mirror *mirror = NULL;
@@ -596,5 +632,6 @@ void vmml_mirror_fork_child(void)
     pthread_mutex_init(&table_lock, NULL);
     vmml_use_fork_child();
     vmml_peer_fork_child();
+    vmml_pool_import_fork_child();
     vmml_watch_fork_child();
 }

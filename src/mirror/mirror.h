@@ -38,7 +38,8 @@ CUresult vmml_mirror_open(const struct vmml_handle *handle, CUdeviceptr *ptr);
  * Mirrors are kept and used again. */
 bool vmml_mirror_close(CUdeviceptr ptr);
 
-/* One posted copy, as the driver's function takes it. */
+/* One posted copy, as the driver's function takes it. Posting changes an
+ * address on a mirror to that of the memory, where it lies elsewhere. */
 struct vmml_copy {
     CUdeviceptr dst;
     CUdeviceptr src;
@@ -58,9 +59,9 @@ struct vmml_copy {
  * Returns the driver's result, or CUDA_ERROR_INVALID_VALUE, as the driver
  * gives for a hole, when a range cannot be served any more.
  */
-CUresult vmml_mirror_post(const struct vmml_copy *copies, size_t count,
-                          bool no_holes, CUstream stream,
-                          CUresult (*post)(void *arg), void *arg);
+CUresult vmml_mirror_post(struct vmml_copy *copies, size_t count, bool no_holes,
+                          CUstream stream, CUresult (*post)(void *arg),
+                          void *arg);
 
 /*
  * How much of a copy to post first. The driver looks at each chunk of a range
@@ -75,12 +76,16 @@ size_t vmml_mirror_first_piece(const struct vmml_copy *copy);
 #define VMML_PIECE_GROWTH 8
 
 /*
- * uct_rkey_ptr gave out `ptr`: its mirror is brought up to date and keeps what
+ * uct_rkey_ptr gave out `*ptr`: its mirror is brought up to date and keeps what
  * it maps until `rkey` is released. False when it cannot be served. True for
  * addresses that are on no mirror.
  */
 bool vmml_mirror_hand_out(CUdeviceptr ptr, uintptr_t rkey);
 void vmml_mirror_take_back(uintptr_t rkey);
+
+/* Where the memory of an address on a mirror lies, as long as it is handed
+ * out; elsewhere for a pool's. Any other address is its own. */
+CUdeviceptr vmml_mirror_memory_at(CUdeviceptr ptr);
 
 /* Device-side elements are packed: every mirror is brought up to date and
  * keeps what it maps until the process ends. */

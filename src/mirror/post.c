@@ -26,28 +26,29 @@ struct end {
     struct vmml_mirror *mirror;
     CUdeviceptr address;
     size_t length;
+    CUdeviceptr *posted; /* what the driver is given */
 };
 
-static size_t find_end(CUdeviceptr address, size_t length, struct end *end)
+static size_t find_end(CUdeviceptr *address, size_t length, struct end *end)
 {
-    struct vmml_mirror *mirror = vmml_index_find(address);
+    struct vmml_mirror *mirror = vmml_index_find(*address);
 
     if (mirror == NULL)
         return 0;
-    *end = (struct end){mirror, address, length};
+    *end = (struct end){mirror, *address, length, address};
     return 1;
 }
 
 /* ends: room for two of each copy. A mirror may be on either side. */
-static size_t find_ends(const struct vmml_copy *copies, size_t count,
+static size_t find_ends(struct vmml_copy *copies, size_t count,
                         struct end *ends)
 {
     size_t found = 0;
     size_t i;
 
     for (i = 0; i < count; i++) {
-        found += find_end(copies[i].dst, copies[i].length, &ends[found]);
-        found += find_end(copies[i].src, copies[i].length, &ends[found]);
+        found += find_end(&copies[i].dst, copies[i].length, &ends[found]);
+        found += find_end(&copies[i].src, copies[i].length, &ends[found]);
     }
     return found;
 }
@@ -153,14 +154,44 @@ static CUresult order_all(const struct end *ends, size_t count, CUstream stream)
     return result;
 }
 
+/* Inside. Memory of a pool lies elsewhere than its mirror, and may end before
+ * the mirror does. */
+static bool find_memory(const struct vmml_real *real, const struct end *end)
+{
+    const struct vmml_mirror *mirror = end->mirror;
+    uint64_t shift = atomic_load(&mirror->shift);
+    uint64_t offset = end->address - mirror->address;
+
+    *end->posted = end->address + shift;
+    if (shift == 0)
+        return true;
+    return offset <= mirror->import.size &&
+           end->length <= mirror->import.size - offset &&
+           vmml_pool_is_there(real, &mirror->import);
+}
+
+static bool find_all_memory(const struct end *ends, size_t count)
+{
+    const struct vmml_real *real = vmml_real();
+    bool all = true;
+    size_t i;
+
+    for (i = 0; i < count && all; i++)
+        all = find_memory(real, &ends[i]);
+    return all;
+}
+
 /* A batch that fails may have queued some of its copies. */
 static CUresult post_ordered(const struct end *ends, size_t count,
                              CUstream stream, CUresult (*post)(void *arg),
                              void *arg)
 {
-    CUresult result = order_all(ends, count, stream);
+    CUresult result;
     CUresult ended;
 
+    if (!find_all_memory(ends, count))
+        return CUDA_ERROR_INVALID_VALUE;
+    result = order_all(ends, count, stream);
     if (result != CUDA_SUCCESS)
         return result;
     result = post(arg);
@@ -244,9 +275,9 @@ static CUresult post_checked(const struct end *ends, size_t count,
     return refuse(ends[which < count ? which : 0].mirror);
 }
 
-CUresult vmml_mirror_post(const struct vmml_copy *copies, size_t count,
-                          bool no_holes, CUstream stream,
-                          CUresult (*post)(void *arg), void *arg)
+CUresult vmml_mirror_post(struct vmml_copy *copies, size_t count, bool no_holes,
+                          CUstream stream, CUresult (*post)(void *arg),
+                          void *arg)
 {
     struct end few[2];
     struct end *ends = few;

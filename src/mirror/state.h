@@ -12,6 +12,7 @@
 #include "mirror/mirror.h"
 #include "mirror/peer.h"
 #include "order/order.h"
+#include "pool/import.h"
 
 /* The same unit as in lane/window.h: 2 MiB (measured). */
 #define VMML_MIRROR_GRANULE (2ul << 20)
@@ -35,6 +36,13 @@ struct vmml_mirror {
     uint64_t size;
     CUdevice device;
     CUdeviceptr address; /* of the reservation: window size and a guard */
+
+    /* Memory of a pool lies where the driver imports it: UCX is given the
+     * reservation's addresses all the same, and copies are posted `shift`
+     * bytes further. The busy thread's; `shift` and what it is of do not change
+     * while a poster is inside. */
+    struct vmml_pool_import import;
+    _Atomic uint64_t shift; /* modulo 2^64; 0: nothing is imported */
 
     /* One thread at a time brings a mirror up to date; `lock` is not held
      * meanwhile, `busy` is. */

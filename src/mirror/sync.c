@@ -150,13 +150,20 @@ static void mark_stale(struct vmml_mirror *mirror)
 }
 
 /* False: it is still mapped. */
-static bool unmap_one(const struct vmml_real *real,
-                      const struct vmml_mirror *mirror,
+static bool unmap_one(const struct vmml_real *real, struct vmml_mirror *mirror,
                       const struct vmml_mapped *mapped)
 {
-    CUresult result =
-        real->cuMemUnmap(local_address(mirror, mapped->address), mapped->size);
+    CUresult result;
 
+    if (mirror->import.address != 0) {
+        if (!vmml_pool_unimport(real, &mirror->import))
+            return false;
+        atomic_store(&mirror->shift, 0);
+        result = CUDA_SUCCESS;
+    } else {
+        result = real->cuMemUnmap(local_address(mirror, mapped->address),
+                                  mapped->size);
+    }
     if (result == CUDA_SUCCESS || result == CUDA_ERROR_DEINITIALIZED) {
         vmml_count(chunks_unmapped);
         vmml_count_by(unmapped_bytes, mapped->size);
@@ -348,13 +355,44 @@ static bool import_chunk(const struct vmml_real *real,
     return false;
 }
 
+static void add_mapped(struct vmml_mirror *mirror,
+                       const struct vmml_chunk_view *chunk)
+{
+    struct vmml_mapped *mapped = &mirror->mapped[mirror->mapped_count++];
+
+    mapped->address = chunk->address;
+    mapped->size = chunk->size;
+    mapped->serial = chunk->serial;
+    mapped->slot = chunk->slot;
+    mapped->stale = false;
+    vmml_count(chunks_mapped);
+    vmml_count_by(mapped_bytes, chunk->size);
+}
+
+/* Memory of a pool: alone in its window, and where the driver puts it. */
+static bool import_pooled(const struct vmml_real *real,
+                          struct vmml_mirror *mirror,
+                          const struct vmml_chunk_view *chunk, bool *dead)
+{
+    if (mirror->mapped_count != 0 || mirror->import.address != 0 ||
+        !vmml_pool_import(real, mirror->peer, &mirror->view, chunk,
+                          mirror->device, &mirror->import, dead))
+        return false;
+    atomic_store(&mirror->shift, mirror->import.address - mirror->address);
+    add_mapped(mirror, chunk);
+    return true;
+}
+
 static bool map_chunk(const struct vmml_real *real, struct vmml_mirror *mirror,
                       const struct vmml_chunk_view *chunk, bool *dead)
 {
     CUmemGenericAllocationHandle handle;
-    struct vmml_mapped *mapped;
     CUresult result;
 
+    if (chunk->kind == VMML_CHUNK_POOLED)
+        return import_pooled(real, mirror, chunk, dead);
+    if (mirror->import.address != 0)
+        return false;
     if (!import_chunk(real, mirror, chunk, &handle, dead))
         return false;
     result = real->cuMemMap(local_address(mirror, chunk->address), chunk->size,
@@ -368,14 +406,7 @@ static bool map_chunk(const struct vmml_real *real, struct vmml_mirror *mirror,
                        (int)result);
         return false;
     }
-    mapped = &mirror->mapped[mirror->mapped_count++];
-    mapped->address = chunk->address;
-    mapped->size = chunk->size;
-    mapped->serial = chunk->serial;
-    mapped->slot = chunk->slot;
-    mapped->stale = false;
-    vmml_count(chunks_mapped);
-    vmml_count_by(mapped_bytes, chunk->size);
+    add_mapped(mirror, chunk);
     return true;
 }
 
@@ -387,9 +418,12 @@ static bool set_access(const struct vmml_real *real,
         .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = mirror->device},
         .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
     };
-    CUresult result =
-        real->cuMemSetAccess(local_address(mirror, address), size, &desc, 1);
+    CUresult result;
 
+    if (mirror->import.address != 0)
+        return true; /* its pool has it */
+    result =
+        real->cuMemSetAccess(local_address(mirror, address), size, &desc, 1);
     if (result == CUDA_SUCCESS)
         return true;
     VMML_LOST(ACCESS, .address = address, .length = size, .code = result,

@@ -14,6 +14,7 @@
 #include "doors/caller.h"
 #include "doors/real.h"
 #include "hooks.h"
+#include "pool/pool.h"
 
 __thread struct vmml_scope *vmml_scope;
 
@@ -86,6 +87,16 @@ static bool hides_types(const void *caller, CUdeviceptr ptr)
            vmml_caller_class(caller) != VMML_CALLER_UCT_CUDA;
 }
 
+/* UCX alone is told a context for memory of a pool that has none. */
+static void answer_context(const struct vmml_real *real, const void *caller,
+                           CUcontext *context, CUdeviceptr ptr)
+{
+    if (*context == NULL && !vmml_in_child && vmml_conf()->on &&
+        vmml_conf()->share && vmml_conf()->pools != VMML_POOLS_OFF &&
+        vmml_caller_class(caller) == VMML_CALLER_UCT_CUDA)
+        *context = vmml_pool_context(real, ptr);
+}
+
 CUresult vmml_cuPointerGetAttribute(const void *caller, void *data,
                                     CUpointer_attribute attribute,
                                     CUdeviceptr ptr)
@@ -106,6 +117,8 @@ CUresult vmml_cuPointerGetAttribute(const void *caller, void *data,
             return CUDA_SUCCESS;
         }
     }
+    if (result == CUDA_SUCCESS && attribute == CU_POINTER_ATTRIBUTE_CONTEXT)
+        answer_context(real, caller, data, ptr);
     if (result == CUDA_SUCCESS &&
         attribute == CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES &&
         hides_types(caller, ptr))
@@ -130,7 +143,7 @@ CUresult vmml_cuPointerGetAttributes(const void *caller, unsigned count,
 {
     const struct vmml_real *real = vmml_real();
     CUresult result;
-    void *legacy, *types;
+    void *legacy, *types, *context;
 
     if (real == NULL || real->cuPointerGetAttributes == NULL)
         return VMML_CU_MISSING;
@@ -146,6 +159,9 @@ CUresult vmml_cuPointerGetAttributes(const void *caller, unsigned count,
 
         memcpy(legacy, &yes, sizeof(yes));
     }
+    context = data_of(count, attributes, data, CU_POINTER_ATTRIBUTE_CONTEXT);
+    if (context != NULL)
+        answer_context(real, caller, context, ptr);
     types = data_of(count, attributes, data,
                     CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES);
     if (types != NULL && hides_types(caller, ptr))

@@ -251,6 +251,7 @@ vmml_ucs_status_t vmml_uct_rkey_ptr(const void *caller,
 {
     const struct vmml_uct *uct = vmml_uct(caller);
     vmml_ucs_status_t status;
+    CUdeviceptr ptr;
 
     if (uct == NULL || uct->uct_rkey_ptr == NULL)
         return VMML_UCS_ERR_UNSUPPORTED;
@@ -260,10 +261,11 @@ vmml_ucs_status_t vmml_uct_rkey_ptr(const void *caller,
         !vmml_is_cuda_ipc(component))
         return status;
     /* The caller may now read it without a copy that could be checked. */
-    return vmml_mirror_hand_out((CUdeviceptr)(uintptr_t)*local_address,
-                                bundle->rkey)
-               ? VMML_UCS_OK
-               : VMML_UCS_ERR_UNREACHABLE;
+    ptr = (CUdeviceptr)(uintptr_t)*local_address;
+    if (!vmml_mirror_hand_out(ptr, bundle->rkey))
+        return VMML_UCS_ERR_UNREACHABLE;
+    *local_address = (void *)(uintptr_t)vmml_mirror_memory_at(ptr);
+    return VMML_UCS_OK;
 }
 
 vmml_ucs_status_t

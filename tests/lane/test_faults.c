@@ -78,8 +78,7 @@ static CUresult post_all(void *arg)
 }
 
 /* Returns how often the copies were handed to the driver. */
-static unsigned post(const struct vmml_copy *copies, size_t count,
-                     CUresult expected)
+static unsigned post(struct vmml_copy *copies, size_t count, CUresult expected)
 {
     struct batch batch = {copies, count, 0};
 
@@ -94,7 +93,7 @@ static unsigned post(const struct vmml_copy *copies, size_t count,
 static void check_bytes(CUdeviceptr to, CUdeviceptr mirror, uint64_t base,
                         uint64_t offset, unsigned seed)
 {
-    const struct vmml_copy copy = {to, mirror + offset, CHUNK};
+    struct vmml_copy copy = {to, mirror + offset, CHUNK};
 
     CHECK(post(&copy, 1, CUDA_SUCCESS) == 1);
     CHECK_EQUAL(
@@ -236,7 +235,7 @@ static void change_at(const struct lane_call *call, void *arg)
 static void check_changed(const struct change *change, CUdeviceptr to,
                           CUdeviceptr mirror)
 {
-    const struct vmml_copy copy = {to, mirror, CHUNK};
+    struct vmml_copy copy = {to, mirror, CHUNK};
     struct vmml_handle handle = lane_handle(key);
 
     if (change->changed && !change->back) {
@@ -321,16 +320,14 @@ static void pinned_mirror_checks_every_copy(void)
     base = revoke_under_pin(&memh, &mirror);
     CHECK_CU(cuMemAlloc_v2(&to, 2 * CHUNK));
     {
-        const struct vmml_copy good[] = {{to, mirror, CHUNK},
-                                         {to, mirror + 2 * CHUNK, CHUNK}};
-        const struct vmml_copy bad[] = {{to, mirror, CHUNK},
-                                        {to, mirror + CHUNK, 8}};
-        const struct vmml_copy late[] = {{to, mirror + CHUNK, 8},
-                                         {to, mirror, CHUNK}};
-        const struct vmml_copy both[] = {
-            {mirror + CHUNK, mirror + 2 * CHUNK, CHUNK}};
-        const struct vmml_copy border[] = {{to, mirror + CHUNK - 8, 16}};
-        const struct vmml_copy none[] = {{to, mirror + CHUNK, 0}};
+        struct vmml_copy good[] = {{to, mirror, CHUNK},
+                                   {to, mirror + 2 * CHUNK, CHUNK}};
+        struct vmml_copy bad[] = {{to, mirror, CHUNK}, {to, mirror + CHUNK, 8}};
+        struct vmml_copy late[] = {{to, mirror + CHUNK, 8},
+                                   {to, mirror, CHUNK}};
+        struct vmml_copy both[] = {{mirror + CHUNK, mirror + 2 * CHUNK, CHUNK}};
+        struct vmml_copy border[] = {{to, mirror + CHUNK - 8, 16}};
+        struct vmml_copy none[] = {{to, mirror + CHUNK, 0}};
 
         CHECK(post(good, 2, CUDA_SUCCESS) == 1);
         CHECK(post(bad, 2, CUDA_ERROR_INVALID_VALUE) == 0);
@@ -358,7 +355,7 @@ static void rebacked_under_pin(void)
     handle = lane_handle(key);
     CHECK(!vmml_mirror_prepare(&handle, 1));
     {
-        const struct vmml_copy copy = {to, mirror + CHUNK, CHUNK};
+        struct vmml_copy copy = {to, mirror + CHUNK, CHUNK};
 
         CHECK(post(&copy, 1, CUDA_ERROR_INVALID_VALUE) == 0);
     }
@@ -476,7 +473,7 @@ static void exec_is_an_end(void)
     CHECK(!vmml_mirror_prepare(&handle, 1));
     CHECK(!vmml_mirror_prepare(&handle, 0));
     {
-        const struct vmml_copy copy = {buffer, mirror, CHUNK};
+        struct vmml_copy copy = {buffer, mirror, CHUNK};
 
         CHECK(post(&copy, 1, CUDA_ERROR_INVALID_VALUE) == 0);
     }

@@ -58,7 +58,7 @@ QUERIED = "vmm:3x2M+16M"
 SIMULATED = Sizes(main="vmm:26x4M/2M@76M", malloc="malloc:76M",
                   small="vmm:8x2M",
                   chunks=["single:16M", "first:16M", "none:8x2M",
-                          "vmm:64x2M"],
+                          "vmm:64x2M", "pool:16M"],
                   below="vmm:8x2M+64M", holey="vmm:16x2M", growth=64,
                   extent="vmm:32x2M",
                   memory={"VMMLANE_SIM_VRAM_MB": "512",
@@ -67,7 +67,7 @@ SIMULATED = Sizes(main="vmm:26x4M/2M@76M", malloc="malloc:76M",
 REAL = Sizes(main="vmm:26x20M@512M", malloc="malloc:512M",
              small="vmm:8x8M",
              chunks=["vmm:1x512M", "vmm:256x2M", "single:512M", "first:512M",
-                     "none:26x20M@512M", "vmm:48x20M/2M"],
+                     "none:26x20M@512M", "vmm:48x20M/2M", "pool:512M"],
              below="vmm:8x20M+512M", holey="vmm:16x20M", growth=64,
              extent="vmm:760x20M", memory={}, killed="vmm:1024x20M",
              many="vmm:65000x2M", descriptors=1)
@@ -176,6 +176,9 @@ def cases_settings(sizes, version):
     # A range query for each 8 KiB (A8).
     yield Case("share-off-uncached", "whole", sizes.small, *both,
                environment={"VMMLANE_SHARE": "off", "UCX_MEMTYPE_CACHE": "n"})
+    # UCX types pool memory by it, where nothing else tells.
+    yield Case("pool-as-cuda", "whole", "pool:16M", *both,
+               environment={"UCX_CUDA_COPY_ASYNC_MEM_TYPE": "cuda"})
     yield Case("vmm-local", "whole", sizes.main, *both,
                arguments=("--local", "vmm"))
     yield Case("local-memh", "whole", sizes.main, *both,

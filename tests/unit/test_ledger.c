@@ -706,6 +706,66 @@ static void test_two_processes(void **state)
     close(sockets[1]);
 }
 
+/* --- allocations of pools --------------------------------------------------
+ */
+
+#define POOLED_BASE (VMML_POOLED_BASE + 5 * GRANULE)
+
+static int publish_pooled(struct pair *pair, int window, uint64_t number,
+                          uint64_t *serial)
+{
+    struct vmml_pooled_record record = {
+        .address = 0x7f1234567200,
+        .size = GRANULE + 1000,
+        .pool = number,
+        .data = {number, 2, 3, 4, 5, 6, 7, 8},
+    };
+
+    return vmml_ledger_publish_pooled(pair->ledger, (uint32_t)window, &record,
+                                      77, 3, serial);
+}
+
+static void test_pooled(void **state)
+{
+    struct pair *pair = *state;
+    struct vmml_window_view view;
+    struct vmml_pooled_view pooled;
+    struct vmml_chunk_view *chunks;
+    uint64_t serial, next;
+    size_t count;
+    int window, slot;
+
+    window = vmml_ledger_add_window(pair->ledger, POOLED_BASE, 2 * GRANULE, 3,
+                                    (const uint8_t *)"0123456789abcdef");
+    assert_true(window >= 0);
+    slot = publish_pooled(pair, window, 9, &serial);
+    assert_true(slot >= 0);
+    assert_int_equal(publish_pooled(pair, window, 9, &next), -EINVAL);
+    assert_int_equal(
+        vmml_ledger_find_window(pair->reader, POOLED_BASE, 2 * GRANULE, &view),
+        0);
+    assert_true(view.origin == 0x7f1234567200);
+    assert_int_equal(
+        vmml_ledger_collect(pair->reader, &view, 0, GRANULE, &chunks, &count),
+        0);
+    assert_int_equal(count, 1);
+    assert_int_equal(chunks->kind, VMML_CHUNK_POOLED);
+    assert_int_equal(chunks->fd, 77);
+    assert_true(chunks->address == POOLED_BASE && chunks->size == 2 * GRANULE);
+    assert_true(vmml_ledger_pooled(pair->reader, &view, chunks, &pooled));
+    assert_true(pooled.size == GRANULE + 1000 && pooled.pool == 9);
+    assert_true(pooled.data[0] == 9 && pooled.data[7] == 8);
+    /* Not of another publication in its place. */
+    vmml_ledger_kill(pair->ledger, (uint32_t)slot);
+    assert_false(vmml_ledger_pooled(pair->reader, &view, chunks, &pooled));
+    assert_int_equal(publish_pooled(pair, window, 10, &next), slot);
+    assert_false(vmml_ledger_pooled(pair->reader, &view, chunks, &pooled));
+    free(chunks);
+    /* Another window has no other place of memory than its base. */
+    view = find(pair);
+    assert_true(view.origin == 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -727,6 +787,7 @@ int main(void)
         TEST(test_descriptors_lie_high),
         TEST(test_descriptors_closed_in_child),
         TEST(test_wrong_nonce),
+        TEST(test_pooled),
         cmocka_unit_test(test_two_processes),
     };
 

@@ -443,6 +443,9 @@ static void test_chunk_fields(void **state)
     fill(hostile);
     hostile->chunks[2].kind = 0;
     assert_int_equal(use(hostile), -EPROTO);
+    /* A pool's allocation is alone in its window and fills it. */
+    hostile->chunks[2].kind = VMML_CHUNK_POOLED;
+    assert_int_equal(use(hostile), -EPROTO);
     fill(hostile);
     hostile->chunks[2].state = VMML_CHUNK_FREE;
     assert_int_equal(use(hostile), -EPROTO);

@@ -12,6 +12,7 @@ static const struct vmml_argument {
     const char *words; /* NULL: as the shell completes files */
 } vmml_argument_kinds[] = {
     {"FILE", NULL},
+    {"FOLDER", NULL},
     {"FORMAT", "text json"},
     {"LEVEL", "off error warn info debug trace"},
     {"SHELL", "bash zsh fish"},

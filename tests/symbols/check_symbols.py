@@ -64,12 +64,13 @@ def check_export_list(library, exports_list):
     return problems, f'{len(got)} exports'
 
 
-def check_needed(library):
+def check_needed(library, more=()):
     needed = re.findall(r'\(NEEDED\).*\[(.+?)\]', tool('readelf', '-d', library))
     # The loader itself is in every process: __tls_get_addr and, on aarch64,
     # __stack_chk_guard come from it.
     extra = [name for name in needed
-             if name != 'libc.so.6' and not LOADER.match(name)]
+             if name != 'libc.so.6' and name not in more
+             and not LOADER.match(name)]
     return [f'needs {name}' for name in extra], ', '.join(needed)
 
 
@@ -101,7 +102,7 @@ def check_relocations(library):
     return problems, f'{count} relocations by name'
 
 
-def check_glibc(library):
+def check_glibc(library, limit=GLIBC_LIMIT):
     versions = {}
     for name in undefined(library):
         match = re.search(r'@GLIBC_(\d+)\.(\d+)', name)
@@ -111,7 +112,7 @@ def check_glibc(library):
     highest = max(versions, default=(0, 0))
     problems = [f'{", ".join(names)} from glibc {version[0]}.{version[1]}'
                 for version, names in sorted(versions.items())
-                if version > GLIBC_LIMIT]
+                if version > limit]
     names = ', '.join(sorted(versions.get(highest, []))[:8])
     return problems, f'glibc {highest[0]}.{highest[1]} ({names})'
 

@@ -102,7 +102,7 @@ def check_relocations(library):
     return problems, f'{count} relocations by name'
 
 
-def check_glibc(library, limit=GLIBC_LIMIT):
+def check_glibc(library, limit=None):
     versions = {}
     for name in undefined(library):
         match = re.search(r'@GLIBC_(\d+)\.(\d+)', name)
@@ -112,7 +112,7 @@ def check_glibc(library, limit=GLIBC_LIMIT):
     highest = max(versions, default=(0, 0))
     problems = [f'{", ".join(names)} from glibc {version[0]}.{version[1]}'
                 for version, names in sorted(versions.items())
-                if version > limit]
+                if version > (limit or GLIBC_LIMIT)]
     names = ', '.join(sorted(versions.get(highest, []))[:8])
     return problems, f'glibc {highest[0]}.{highest[1]} ({names})'
 

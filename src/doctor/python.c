@@ -113,6 +113,24 @@ static const char *effective(const struct torch *torch)
     return torch->with_new != NULL ? torch->with_new : torch->with_old;
 }
 
+/* cudaMallocAsync takes from each device's current pool; the one that the
+ * driver made can export nothing. */
+static void pools(struct vmml_report *report,
+                  const struct vmml_subject *subject, const char *text)
+{
+    const char *word = vmml_subject_env(subject, "VMMLANE_POOLS");
+    bool changed = word != NULL && strcasecmp(word, "default") == 0;
+
+    vmml_report_add(report, changed ? VMML_PASS : VMML_NOTE, "python.pytorch",
+                    subject->about,
+                    "VMMLANE_POOLS=default, or backend:native with "
+                    "expandable_segments:True",
+                    changed ? "%s: from pools that vmmlane makes shareable"
+                            : "%s: the driver's own pool cannot be shared, and "
+                              "its memory is left to UCX",
+                    text);
+}
+
 static void segments(struct vmml_report *report,
                      const struct vmml_subject *subject,
                      const struct torch *torch)
@@ -125,10 +143,7 @@ static void segments(struct vmml_report *report,
                             true);
 
     if (sets(text, "backend", "cudaMallocAsync"))
-        vmml_report_add(report, VMML_NOTE, "python.pytorch", subject->about,
-                        "backend:native with expandable_segments:True",
-                        "%s: memory of stream-ordered pools is left to UCX",
-                        text);
+        pools(report, subject, text);
     else if (is_expandable(text) && untyped &&
              !vmml_subject_is_on(subject, "VMMLANE_CREATE", true))
         vmml_report_add(report, VMML_WARN, "python.pytorch", subject->about,

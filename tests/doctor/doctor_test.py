@@ -649,7 +649,9 @@ def pytorch_settings(bench):
                   'python.pytorch', 'warn', 'handle type NONE',
                   shared('HANDLE_TYPE'))
     bench.ask(PYTORCH_CUDA_ALLOC_CONF='backend:cudaMallocAsync').demand(
-        'python.pytorch', 'note', 'stream-ordered', 'backend:native')
+        'python.pytorch', 'note', 'cannot be shared', 'VMMLANE_POOLS=default')
+    bench.ask(PYTORCH_CUDA_ALLOC_CONF='backend:cudaMallocAsync',
+              VMMLANE_POOLS='default').demand('python.pytorch', 'pass')
 
 
 @case
@@ -888,6 +890,20 @@ def pair_without_a_way(bench):
                       about=f'process {a} reads process {b}', status=1)
         answer.demand('pair.transport', 'pass', 'by pidfd_getfd(2)',
                       about=f'process {b} reads process {a}')
+
+
+@case
+def each_gate_is_documented(bench):
+    del bench
+    table = re.findall(r'^\| `([a-z]+\.\w+)`',
+                       (ROOT / 'docs/doctor.md').read_text(), re.MULTILINE)
+    used = set()
+    for source in (ROOT / 'src/doctor').glob('*.c'):
+        used.update(re.findall(
+            r'"((?:kernel|limits|settings|driver|ucx|python|process|pair)'
+            r'\.\w+)"', source.read_text()))
+    if sorted(used) != sorted(table):
+        raise Failed(f'{used ^ set(table)}, {len(table)} lines')
 
 
 # ---- all --------------------------------------------------------------------

@@ -154,17 +154,18 @@ CUresult vmml_mapping_at(const struct vmml_real *real, CUdeviceptr ptr,
     return vmml_attribute(real, size, CU_POINTER_ATTRIBUTE_MAPPING_SIZE, ptr);
 }
 
-bool vmml_has_access(const struct vmml_real *real, CUdeviceptr ptr,
-                     CUdevice device)
+CUresult vmml_access_at(const struct vmml_real *real, CUdeviceptr ptr,
+                        CUdevice device, bool *access)
 {
     CUmemLocation location = {
         .type = CU_MEM_LOCATION_TYPE_DEVICE,
         .id = device,
     };
     unsigned long long flags = 0;
+    CUresult result = real->cuMemGetAccess(&flags, &location, ptr);
 
-    return real->cuMemGetAccess(&flags, &location, ptr) == CUDA_SUCCESS &&
-           flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    *access = result == CUDA_SUCCESS && flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    return result;
 }
 
 CUresult vmml_device_uuid(const struct vmml_real *real, CUdevice device,

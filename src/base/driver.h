@@ -57,9 +57,9 @@ unsigned long long vmml_buffer_id(const struct vmml_real *real,
 CUresult vmml_mapping_at(const struct vmml_real *real, CUdeviceptr ptr,
                          CUdeviceptr *base, size_t *size);
 
-/* Has its own device access to the memory at `ptr`? */
-bool vmml_has_access(const struct vmml_real *real, CUdeviceptr ptr,
-                     CUdevice device);
+/* Has the device access to the memory at `ptr`? */
+CUresult vmml_access_at(const struct vmml_real *real, CUdeviceptr ptr,
+                        CUdevice device, bool *access);
 
 /* The GPU's UUID. */
 CUresult vmml_device_uuid(const struct vmml_real *real, CUdevice device,

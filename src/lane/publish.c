@@ -68,6 +68,43 @@ static void kill_stale(struct vmml_window *window,
     vmml_fd_list_close(&fds);
 }
 
+/* What a query that failed says: nothing is mapped there (measured; NOT_FOUND
+ * where no access is set), or nothing at all. A hole is served around, so that
+ * a chunk must not be taken for one: its reads would fail. */
+static enum vmml_reason query_reason(CUresult result)
+{
+    switch (result) {
+    case CUDA_SUCCESS:
+        return VMML_REASON_NONE;
+    case CUDA_ERROR_INVALID_VALUE:
+    case CUDA_ERROR_NOT_FOUND:
+        return VMML_REASON_HOLE;
+    default:
+        return VMML_REASON_DRIVER;
+    }
+}
+
+/* Has the window's device access, and is it the chunk's? */
+static enum vmml_reason check_device(const struct vmml_real *real,
+                                     const struct vmml_window *window,
+                                     CUdeviceptr base)
+{
+    enum vmml_reason reason;
+    int device = -1;
+    bool access;
+
+    reason = query_reason(vmml_attribute(
+        real, &device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, base));
+    if (reason != VMML_REASON_NONE)
+        return reason;
+    if (device != window->device)
+        return VMML_REASON_DEVICE;
+    reason = query_reason(vmml_access_at(real, base, device, &access));
+    if (reason != VMML_REASON_NONE)
+        return reason;
+    return access ? VMML_REASON_NONE : VMML_REASON_HOLE;
+}
+
 /* Which reason a failed export has: of what kind the memory is. */
 static enum vmml_reason export_reason(const struct vmml_real *real,
                                       CUmemGenericAllocationHandle handle,
@@ -93,21 +130,15 @@ static enum vmml_reason export_chunk(const struct vmml_real *real,
                                      const struct vmml_window *window,
                                      CUdeviceptr base, int *fd)
 {
+    enum vmml_reason reason = check_device(real, window, base);
     CUmemGenericAllocationHandle handle;
-    enum vmml_reason reason = VMML_REASON_NONE;
-    int device = -1;
     CUresult result;
 
-    if (vmml_attribute(real, &device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-                       base) != CUDA_SUCCESS)
-        return VMML_REASON_HOLE;
-    if (device != window->device)
-        return VMML_REASON_DEVICE;
-    if (!vmml_has_access(real, base, device))
-        return VMML_REASON_HOLE;
-    if (real->cuMemRetainAllocationHandle(&handle, (void *)base) !=
-        CUDA_SUCCESS)
-        return VMML_REASON_HOLE;
+    if (reason == VMML_REASON_NONE)
+        reason = query_reason(
+            real->cuMemRetainAllocationHandle(&handle, (void *)base));
+    if (reason != VMML_REASON_NONE)
+        return reason;
     *fd = -1;
     result = real->cuMemExportToShareableHandle(
         fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
@@ -194,10 +225,17 @@ static enum vmml_reason compare(const struct vmml_real *real,
                                 struct vmml_window *window, enum known known,
                                 const struct mapping *mapping, bool *done)
 {
-    *done = false;
-    if (vmml_buffer_id(real, mapping->base) != mapping->buffer_id) {
+    unsigned long long id = 0;
+    CUresult result = vmml_attribute(real, &id, CU_POINTER_ATTRIBUTE_BUFFER_ID,
+                                     mapping->base);
+    enum vmml_reason reason = query_reason(result);
+
+    /* What is published stays: nothing is known against it. */
+    if (reason == VMML_REASON_DRIVER && known == KNOWN_LIVE)
+        return reason;
+    if (reason != VMML_REASON_NONE || id != mapping->buffer_id) {
         kill_stale(window, mapping);
-        return VMML_REASON_NONE;
+        return reason == VMML_REASON_DRIVER ? reason : VMML_REASON_NONE;
     }
     if (known == KNOWN_PENDING)
         return go_live(window, mapping, done);
@@ -216,13 +254,43 @@ static bool is_aligned(const struct vmml_window *window,
 
 /* What is mapped at `address`. BUFFER_ID first: it is compared once more, so a
  * change between these calls is noticed. */
-static bool probe(const struct vmml_real *real, uint64_t address,
-                  struct mapping *mapping)
+static enum vmml_reason probe(const struct vmml_real *real, uint64_t address,
+                              struct mapping *mapping)
 {
-    mapping->buffer_id = vmml_buffer_id(real, address);
-    return mapping->buffer_id != 0 &&
-           vmml_mapping_at(real, address, &mapping->base, &mapping->size) ==
-               CUDA_SUCCESS;
+    CUresult result = vmml_attribute(real, &mapping->buffer_id,
+                                     CU_POINTER_ATTRIBUTE_BUFFER_ID, address);
+
+    if (result == CUDA_SUCCESS)
+        result = vmml_mapping_at(real, address, &mapping->base, &mapping->size);
+    return query_reason(result);
+}
+
+/* One step nearer to what publish_at() is to reach. *done: it is reached. */
+static enum vmml_reason try_publish(const struct vmml_real *real,
+                                    struct vmml_window *window,
+                                    uint64_t address, struct mapping *mapping,
+                                    bool *done)
+{
+    enum known known = look_up(window, address, mapping);
+    enum vmml_reason reason = VMML_REASON_NONE;
+    int fd;
+
+    *done = false;
+    if (known != KNOWN_NOT)
+        reason = compare(real, window, known, mapping, done);
+    if (*done || reason != VMML_REASON_NONE)
+        return reason;
+    reason = probe(real, address, mapping);
+    if (reason != VMML_REASON_NONE)
+        return reason;
+    if (!is_aligned(window, mapping))
+        return VMML_REASON_WINDOW;
+    /* Other chunks there are stale, or this mapping is by now. */
+    vmml_compare_range(real, mapping->base, mapping->size, 0);
+    reason = export_chunk(real, window, mapping->base, &fd);
+    if (reason == VMML_REASON_HOLE)
+        return VMML_REASON_NONE; /* unmapped since: look again */
+    return reason == VMML_REASON_NONE ? enter(window, mapping, fd) : reason;
 }
 
 /*
@@ -234,34 +302,20 @@ static enum vmml_reason publish_at(const struct vmml_real *real,
                                    struct mapping *mapping)
 {
     enum vmml_reason reason;
-    enum known known;
+    bool failed = false;
     bool done;
     int tries;
-    int fd;
 
-    for (tries = 0;; tries++) {
-        known = look_up(window, address, mapping);
-        if (known != KNOWN_NOT) {
-            reason = compare(real, window, known, mapping, &done);
-            if (done || reason != VMML_REASON_NONE)
-                return reason;
-        }
-        if (tries == PUBLISH_TRIES)
-            return VMML_REASON_HOLE;
-        if (!probe(real, address, mapping))
-            return VMML_REASON_HOLE;
-        if (!is_aligned(window, mapping))
-            return VMML_REASON_WINDOW;
-        /* Other chunks there are stale, or this mapping is by now. */
-        vmml_compare_range(real, mapping->base, mapping->size, 0);
-        reason = export_chunk(real, window, mapping->base, &fd);
-        if (reason == VMML_REASON_HOLE)
-            continue; /* unmapped since: look again */
-        if (reason == VMML_REASON_NONE)
-            reason = enter(window, mapping, fd);
-        if (reason != VMML_REASON_NONE)
+    for (tries = 0; tries <= PUBLISH_TRIES; tries++) {
+        reason = try_publish(real, window, address, mapping, &done);
+        if (done)
+            return VMML_REASON_NONE;
+        if (reason == VMML_REASON_DRIVER && !failed)
+            failed = true; /* once more: it costs the lane */
+        else if (reason != VMML_REASON_NONE)
             return reason;
     }
+    return VMML_REASON_HOLE;
 }
 
 /* The granule behind `address`. */
@@ -286,7 +340,7 @@ static size_t count_unpublished(const struct vmml_real *real,
     while (from < to && count <= enough) {
         if (look_up(window, from, &mapping) != KNOWN_NOT) {
             from = mapping.base + mapping.size;
-        } else if (probe(real, from, &mapping)) {
+        } else if (probe(real, from, &mapping) == VMML_REASON_NONE) {
             count++;
             from = mapping.base + mapping.size;
         } else {

@@ -478,6 +478,78 @@ static void driver_failures_leave_nothing(void)
         }
 }
 
+/* A query that fails, for as long as it does, costs the lane: were its chunk
+ * taken for a hole, the rest would be served and reads of it would fail. */
+static void a_failed_query_is_no_hole(void)
+{
+    static const char *const calls[] = {
+        "cuPointerGetAttribute",
+        "cuMemGetAccess",
+        "cuMemRetainAllocationHandle",
+    };
+    vmml_uct_mem_h memh, known, new;
+    unsigned i, n, fds;
+    uint64_t base;
+
+    lane_cuda(0);
+    lane_log_to_file();
+    base = served_window(9, &memh);
+    fds = lane_fd_count();
+    for (i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
+        for (n = 1; n <= 40; n++) {
+            CHECK_CU(lane_unmap(base + CHUNK, 8 * CHUNK));
+            lane_map_run(base + CHUNK, CHUNK, 8, n);
+            new = lane_reg(base, 9 * CHUNK);
+            sim_reset_counts();
+            CHECK_EQUAL(sim_fail(calls[i], n, CUDA_ERROR_OUT_OF_MEMORY, 1), 0);
+            if (pack(new, base, 9 * CHUNK) == VMML_REASON_NONE) {
+                /* It did not come to the n-th call. */
+                CHECK(sim_call_count(calls[i]) < n);
+                n = 1000;
+            } else {
+                CHECK_EQUAL(lane_reason(key), VMML_REASON_DRIVER);
+            }
+            sim_clear_failures();
+            CHECK_EQUAL(pack(new, base, 9 * CHUNK), VMML_REASON_NONE);
+            CHECK_EQUAL(published(base, MANY * CHUNK), 9);
+            CHECK_EQUAL(lane_fd_count(), fds);
+            /* What is published stays so where it cannot be compared. */
+            known = lane_reg(base, 9 * CHUNK);
+            CHECK_EQUAL(sim_fail("cuPointerGetAttribute", 1 + n % 9,
+                                 CUDA_ERROR_UNKNOWN, 1),
+                        0);
+            CHECK_EQUAL(pack(known, base, 9 * CHUNK), VMML_REASON_DRIVER);
+            sim_clear_failures();
+            CHECK_EQUAL(published(base, MANY * CHUNK), 9);
+            lane_dereg(known);
+            lane_dereg(new);
+        }
+    CHECK_EQUAL(lane_log_count("nothing is mapped"), 0);
+}
+
+/* One that fails once costs nothing. */
+static void a_failed_query_is_tried_again(void)
+{
+    vmml_uct_mem_h memh, new;
+    uint64_t base;
+    unsigned n;
+
+    lane_cuda(0);
+    base = served_window(9, &memh);
+    for (n = 1; n <= 40; n++) {
+        CHECK_CU(lane_unmap(base + CHUNK, 8 * CHUNK));
+        lane_map_run(base + CHUNK, CHUNK, 8, n);
+        new = lane_reg(base, 9 * CHUNK);
+        CHECK_EQUAL(
+            sim_fail("cuPointerGetAttribute", n, CUDA_ERROR_OUT_OF_MEMORY, 0),
+            0);
+        CHECK_EQUAL(pack(new, base, 9 * CHUNK), VMML_REASON_NONE);
+        sim_clear_failures();
+        CHECK_EQUAL(published(base, MANY * CHUNK), 9);
+        lane_dereg(new);
+    }
+}
+
 /* --- unmaps --------------------------------------------------------------- */
 
 static void unmap_revokes_what_it_covers(void)
@@ -1031,6 +1103,8 @@ int main(int argc, char **argv)
         LANE_TEST(fabric_that_cannot_be_had),
         LANE_TEST(no_descriptor_left_is_a_tombstone),
         LANE_TEST(driver_failures_leave_nothing),
+        LANE_TEST(a_failed_query_is_no_hole),
+        LANE_TEST(a_failed_query_is_tried_again),
         LANE_TEST(unmap_revokes_what_it_covers),
         LANE_TEST(unmap_over_two_reservations),
         LANE_TEST(refused_unmap_is_served_anew),

@@ -52,9 +52,14 @@ static void warn_of_limit(uint64_t address, uint64_t length)
 
 void vmml_lane_warn(enum vmml_reason reason, uint64_t address, uint64_t length)
 {
+    /* Not the count of the cause: keys of others count there, too. */
+    static struct vmml_once seen[VMML_CAUSE_IMPORTER];
+
     vmml_count(keys_refused);
-    if (!vmml_lost(reason,
-                   &(struct vmml_loss){.address = address, .length = length}))
+    vmml_lost(reason,
+              &(struct vmml_loss){.address = address, .length = length});
+    if (reason <= VMML_REASON_NONE || reason >= VMML_CAUSE_IMPORTER ||
+        !vmml_once(&seen[reason]))
         return;
     if (reason == VMML_REASON_NO_DESCRIPTOR) {
         warn_of_limit(address, length);

@@ -276,9 +276,10 @@ static bool is_tombstone(const struct vmml_handle *handle)
 {
     if (!(handle->flags & VMML_HANDLE_TOMBSTONE))
         return false;
-    vmml_lost(handle->reason, &(struct vmml_loss){.pid = handle->pid,
-                                                  .address = handle->base,
-                                                  .length = handle->size});
+    if (handle->reason < VMML_CAUSE_IMPORTER)
+        vmml_lost(handle->reason, &(struct vmml_loss){.pid = handle->pid,
+                                                      .address = handle->base,
+                                                      .length = handle->size});
     vmml_debug("key of process %u: not served: %s", handle->pid,
                vmml_reason_string(handle->reason));
     return true;

@@ -15,6 +15,8 @@
 #include "base/fd.h"
 #include "hooks.h"
 #include "lane/state.h"
+#include "mirror/mirror.h"
+#include "stats/count.h"
 #include "ucx/scope.h"
 
 #define MANY 64
@@ -224,6 +226,37 @@ static void foreign_key_is_left_alone(void)
 }
 
 /* --- what cannot be served in full ---------------------------------------- */
+
+/* What others' keys give as their reason takes no warning from this process,
+ * and counts as nothing that was seen here. */
+static void tombstones_of_others_are_theirs(void)
+{
+    struct vmml_handle handle = {.flags = VMML_HANDLE_TOMBSTONE,
+                                 .pid = 1,
+                                 .base = 512 * CHUNK,
+                                 .size = CHUNK};
+    const struct vmml_stats_file *stats;
+    vmml_uct_mem_h memh;
+    unsigned reason;
+    uint64_t base;
+
+    lane_log_to_file();
+    lane_cuda(0);
+    for (reason = 1; reason <= UINT8_MAX; reason++) {
+        handle.reason = (uint8_t)reason;
+        CHECK(!vmml_mirror_prepare(&handle, 0));
+    }
+    stats = atomic_load(&vmml_stats);
+    CHECK_EQUAL(stats->lost[VMML_REASON_NOT_SHAREABLE].count, 1);
+    CHECK_EQUAL(stats->lost[VMML_CAUSE_YAMA].count, 0);
+    CHECK_EQUAL(lane_log_count("no fast lane"), 0);
+    base = lane_reserve(MANY * CHUNK);
+    lane_map_as(base, CHUNK, 1, &(struct lane_memory){0});
+    memh = lane_reg(base, CHUNK);
+    CHECK_EQUAL(pack(memh, base, CHUNK), VMML_REASON_NOT_SHAREABLE);
+    CHECK_EQUAL(pack(memh, base, CHUNK), VMML_REASON_NOT_SHAREABLE);
+    CHECK_EQUAL(lane_log_count("no fast lane"), 1);
+}
 
 static void unshareable_is_a_tombstone(void)
 {
@@ -1094,6 +1127,7 @@ int main(int argc, char **argv)
         LANE_TEST(packs_cost_by_new_chunks),
         LANE_TEST(old_key_material_is_rewritten),
         LANE_TEST(foreign_key_is_left_alone),
+        LANE_TEST(tombstones_of_others_are_theirs),
         LANE_TEST(unshareable_is_a_tombstone),
         LANE_TEST(imported_is_a_tombstone),
         LANE_TEST(hole_is_served_with_a_line),

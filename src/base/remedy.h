@@ -26,7 +26,10 @@
 #define VMML_REMEDY_HANDLE_TYPE                                                \
     "let the allocator ask cuMemCreate for "                                   \
     "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, or leave VMMLANE_CREATE on"
-#define VMML_REMEDY_FABRIC "register each handle of fabric memory by itself"
+#define VMML_REMEDY_IMEX                                                       \
+    "give the process an IMEX channel (/dev/nvidia-caps-imex-channels), or "   \
+    "let the allocator ask for CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR as "   \
+    "well"
 #define VMML_REMEDY_CONTEXT                                                    \
     "use the GPU once (for example cudaFree(0)) before the remote keys are "   \
     "unpacked"

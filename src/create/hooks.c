@@ -42,6 +42,18 @@ static bool upgrade(const struct vmml_real *real,
     return true;
 }
 
+/* The device's attribute says that it can do it (measured). What the caller
+ * does next decides whether a lane is lost, so this is no warning. */
+static void tell_of_channel(void)
+{
+    static struct vmml_once seen;
+
+    if (vmml_once(&seen))
+        vmml_info("the driver does not permit FABRIC memory "
+                  "(CUDA_ERROR_NOT_PERMITTED): this node has no IMEX channel "
+                  "that the process may use");
+}
+
 CUresult vmml_cuMemCreate(const void *caller,
                           CUmemGenericAllocationHandle *handle, size_t size,
                           const CUmemAllocationProp *prop,
@@ -58,6 +70,9 @@ CUresult vmml_cuMemCreate(const void *caller,
         upgrade(real, handle, size, prop, flags))
         return CUDA_SUCCESS;
     rc = real->cuMemCreate(handle, size, prop, flags);
+    if (rc == CUDA_ERROR_NOT_PERMITTED && prop != NULL &&
+        (prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) != 0)
+        tell_of_channel();
     if (rc == CUDA_SUCCESS && handle != NULL && prop != NULL) {
         if (prop->requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE &&
             prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE)

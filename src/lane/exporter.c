@@ -79,7 +79,7 @@ void vmml_chunk_kill(struct vmml_window *window, struct vmml_chunk *chunk,
         vmml_count_by(revoked_bytes, chunk->size);
     }
     vmml_window_remove_chunk(window, chunk);
-    vmml_exporter.chunk_count--;
+    vmml_exporter.chunk_count -= fd >= 0;
     vmml_fd_list_add(fds, fd);
 }
 

@@ -77,6 +77,10 @@ const char *vmml_reason_string(enum vmml_reason reason)
         return "it leaves its reservation";
     case VMML_REASON_DEVICE:
         return "it lies on several devices";
+    case VMML_REASON_NO_CHANNEL:
+        return "only a fabric handle could share it, and the driver does not "
+               "permit one (CUDA_ERROR_NOT_PERMITTED): this node has no IMEX "
+               "channel that the process may use";
     case VMML_REASON_FREED:
         return "it was freed while it was registered";
     }

@@ -36,9 +36,10 @@ enum vmml_reason {
     VMML_REASON_NO_DESCRIPTOR = 4, /* RLIMIT_NOFILE */
     VMML_REASON_LEDGER = 5,        /* the ledger is full or could not be made */
     VMML_REASON_DRIVER = 6,        /* a driver call failed */
-    VMML_REASON_FABRIC = 7,        /* several chunks of fabric memory */
+    VMML_REASON_FABRIC = 7,        /* not given out any more */
     VMML_REASON_WINDOW = 8,        /* the range leaves its reservation */
     VMML_REASON_DEVICE = 9,        /* chunks of several devices */
+    VMML_REASON_NO_CHANNEL = 10,   /* FABRIC alone, and no IMEX channel */
     VMML_REASON_FREED = 12,        /* a pool's memory, freed since */
 };
 

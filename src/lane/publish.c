@@ -8,6 +8,8 @@
  */
 #include "lane/state.h"
 
+#include <string.h>
+
 #include "base/driver.h"
 #include "base/fd.h"
 #include "base/log.h"
@@ -120,41 +122,89 @@ static enum vmml_reason export_reason(const struct vmml_real *real,
         return VMML_REASON_DRIVER;
     if (prop.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return VMML_REASON_DRIVER;
-    if (prop.requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC)
-        return VMML_REASON_FABRIC;
     return VMML_REASON_NOT_SHAREABLE;
 }
 
-/* The chunk's allocation as a descriptor of ours. */
+/* How others get at a chunk: by a descriptor of ours; or, with fd -1, by a
+ * fabric handle. */
+struct means {
+    int fd;
+    CUmemFabricHandle fabric;
+};
+
+/* Does the memory have FABRIC and no descriptor? */
+static bool is_fabric_only(const struct vmml_real *real,
+                           CUmemGenericAllocationHandle handle)
+{
+    CUmemAllocationProp prop;
+
+    return real->cuMemGetAllocationPropertiesFromHandle(&prop, handle) ==
+               CUDA_SUCCESS &&
+           (prop.requestedHandleTypes &
+            (CU_MEM_HANDLE_TYPE_FABRIC |
+             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)) ==
+               CU_MEM_HANDLE_TYPE_FABRIC;
+}
+
+static enum vmml_reason export_fabric(const struct vmml_real *real,
+                                      CUmemGenericAllocationHandle handle,
+                                      struct means *means)
+{
+    CUresult result = real->cuMemExportToShareableHandle(
+        &means->fabric, handle, CU_MEM_HANDLE_TYPE_FABRIC, 0);
+
+    if (result == CUDA_SUCCESS)
+        return VMML_REASON_NONE;
+    return result == CUDA_ERROR_NOT_PERMITTED ||
+                   result == CUDA_ERROR_NOT_SUPPORTED
+               ? VMML_REASON_NO_CHANNEL
+               : VMML_REASON_DRIVER;
+}
+
+static enum vmml_reason export_handle(const struct vmml_real *real,
+                                      CUmemGenericAllocationHandle handle,
+                                      struct means *means)
+{
+    CUresult result;
+
+    if (is_fabric_only(real, handle))
+        return export_fabric(real, handle, means);
+    result = real->cuMemExportToShareableHandle(
+        &means->fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    if (result == CUDA_SUCCESS)
+        return VMML_REASON_NONE;
+    means->fd = -1;
+    return export_reason(real, handle, result);
+}
+
+/* A means for the chunk's allocation. */
 static enum vmml_reason export_chunk(const struct vmml_real *real,
                                      const struct vmml_window *window,
-                                     CUdeviceptr base, int *fd)
+                                     CUdeviceptr base, struct means *means)
 {
     enum vmml_reason reason = check_device(real, window, base);
     CUmemGenericAllocationHandle handle;
-    CUresult result;
 
     if (reason == VMML_REASON_NONE)
         reason = query_reason(
             real->cuMemRetainAllocationHandle(&handle, (void *)base));
     if (reason != VMML_REASON_NONE)
         return reason;
-    *fd = -1;
-    result = real->cuMemExportToShareableHandle(
-        fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-    if (result != CUDA_SUCCESS)
-        reason = export_reason(real, handle, result);
+    memset(means, 0, sizeof(*means));
+    means->fd = -1;
+    reason = export_handle(real, handle, means);
     vmml_release(real, handle);
-    if (reason != VMML_REASON_NONE)
+    if (reason != VMML_REASON_NONE || means->fd < 0)
         return reason;
-    *fd = vmml_fd_raise(*fd);
-    return *fd < 0 ? VMML_REASON_NO_DESCRIPTOR : VMML_REASON_NONE;
+    means->fd = vmml_fd_raise(means->fd);
+    return means->fd < 0 ? VMML_REASON_NO_DESCRIPTOR : VMML_REASON_NONE;
 }
 
 /* Put it into the table, unless another thread was faster or the window is
  * gone. The descriptor is taken over. */
 static enum vmml_reason enter(struct vmml_window *window,
-                              const struct mapping *mapping, int fd)
+                              const struct mapping *mapping,
+                              const struct means *means)
 {
     enum vmml_reason reason = VMML_REASON_NONE;
     struct vmml_chunk *chunk = NULL;
@@ -170,13 +220,27 @@ static enum vmml_reason enter(struct vmml_window *window,
     }
     if (chunk != NULL) {
         chunk->buffer_id = mapping->buffer_id;
-        chunk->fd = fd;
-        vmml_exporter.chunk_count++;
+        chunk->fd = means->fd;
+        memcpy(chunk->fabric, &means->fabric, sizeof(chunk->fabric));
+        vmml_exporter.chunk_count += means->fd >= 0;
     }
     pthread_mutex_unlock(&vmml_exporter.lock);
     if (chunk == NULL)
-        vmml_fd_close(fd);
+        vmml_fd_close(means->fd);
     return reason;
+}
+
+/* With the lock. Its slot, or -errno. */
+static int put_in_ledger(const struct vmml_window *window,
+                         struct vmml_chunk *chunk)
+{
+    if (chunk->fd < 0)
+        return vmml_ledger_publish_fabric(
+            vmml_exporter.ledger, window->index, chunk->address, chunk->size,
+            chunk->fabric, (uint32_t)window->device, &chunk->serial);
+    return vmml_ledger_publish(vmml_exporter.ledger, window->index,
+                               chunk->address, chunk->size, chunk->fd,
+                               (uint32_t)window->device, &chunk->serial);
 }
 
 /*
@@ -199,9 +263,7 @@ static enum vmml_reason go_live(struct vmml_window *window,
     if (chunk != NULL && chunk->buffer_id != mapping->buffer_id)
         chunk = NULL;
     if (chunk != NULL && chunk->state == VMML_EXPORT_PENDING) {
-        slot = vmml_ledger_publish(vmml_exporter.ledger, window->index,
-                                   chunk->address, chunk->size, chunk->fd,
-                                   (uint32_t)window->device, &chunk->serial);
+        slot = put_in_ledger(window, chunk);
         if (slot >= 0) {
             chunk->slot = (uint32_t)slot;
             chunk->state = VMML_EXPORT_LIVE;
@@ -273,7 +335,7 @@ static enum vmml_reason try_publish(const struct vmml_real *real,
 {
     enum known known = look_up(window, address, mapping);
     enum vmml_reason reason = VMML_REASON_NONE;
-    int fd;
+    struct means means;
 
     *done = false;
     if (known != KNOWN_NOT)
@@ -287,10 +349,10 @@ static enum vmml_reason try_publish(const struct vmml_real *real,
         return VMML_REASON_WINDOW;
     /* Other chunks there are stale, or this mapping is by now. */
     vmml_compare_range(real, mapping->base, mapping->size, 0);
-    reason = export_chunk(real, window, mapping->base, &fd);
+    reason = export_chunk(real, window, mapping->base, &means);
     if (reason == VMML_REASON_HOLE)
         return VMML_REASON_NONE; /* unmapped since: look again */
-    return reason == VMML_REASON_NONE ? enter(window, mapping, fd) : reason;
+    return reason == VMML_REASON_NONE ? enter(window, mapping, &means) : reason;
 }
 
 /*
@@ -328,8 +390,18 @@ static uint64_t next_granule(const struct vmml_window *window, uint64_t address)
 /* Descriptors that others may open meanwhile. */
 #define ROOM_SLACK 256
 
-/* Chunks of [from, to) that are not published yet; more than `enough` are not
- * counted. */
+static bool needs_descriptor(const struct vmml_real *real, uint64_t address)
+{
+    unsigned long long types = 0;
+
+    return vmml_attribute(real, &types,
+                          CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
+                          address) != CUDA_SUCCESS ||
+           types != CU_MEM_HANDLE_TYPE_FABRIC;
+}
+
+/* Chunks of [from, to) that are not published yet and need a descriptor; more
+ * than `enough` are not counted. */
 static size_t count_unpublished(const struct vmml_real *real,
                                 struct vmml_window *window, uint64_t from,
                                 uint64_t to, size_t enough)

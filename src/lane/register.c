@@ -25,7 +25,6 @@ struct memory {
     unsigned long long handle_types;
     CUdevice device;
     CUuuid gpu;
-    bool fabric_works; /* a fabric handle of the first chunk can be had */
 };
 
 CUresult vmml_reservation_at(const struct vmml_real *real, CUdeviceptr ptr,
@@ -50,17 +49,6 @@ CUresult vmml_reservation_at(const struct vmml_real *real, CUdeviceptr ptr,
     return CUDA_SUCCESS;
 }
 
-static bool fabric_works(const struct vmml_real *real,
-                         CUmemGenericAllocationHandle handle,
-                         unsigned long long handle_types)
-{
-    CUmemFabricHandle fabric;
-
-    return (handle_types & CU_MEM_HANDLE_TYPE_FABRIC) != 0 &&
-           real->cuMemExportToShareableHandle(
-               &fabric, handle, CU_MEM_HANDLE_TYPE_FABRIC, 0) == CUDA_SUCCESS;
-}
-
 /* Is it pinned device memory of cuMemCreate, and of what kind? The attribute
  * IS_LEGACY_CUDA_IPC_CAPABLE does not tell: a driver may report cudaMalloc
  * memory as not capable (comment in UCX's cuda_ipc_md.c). */
@@ -79,7 +67,6 @@ static bool look_at_handle(const struct vmml_real *real, CUdeviceptr ptr,
     if (is_device) {
         memory->device = prop.location.id;
         memory->handle_types = prop.requestedHandleTypes;
-        memory->fabric_works = fabric_works(real, handle, memory->handle_types);
     }
     vmml_release(real, handle);
     return is_device;
@@ -108,13 +95,46 @@ static bool is_one_chunk(const struct memory *memory, uint64_t address,
     return address + length <= memory->chunk_base + memory->chunk_size;
 }
 
-/* UCX shares a handle that fills its reservation by itself where its binary
- * has the arm; it cannot grow, and a peer without vmmlane can use that key. */
+/* Can a fabric handle of the first chunk be had? That it is allowed does not
+ * say so (measured). */
+static bool fabric_works(const struct memory *memory)
+{
+    const struct vmml_real *real = vmml_real();
+    CUmemGenericAllocationHandle handle;
+    struct vmml_relaxed relaxed;
+    CUmemFabricHandle fabric;
+    bool works;
+
+    if ((memory->handle_types & CU_MEM_HANDLE_TYPE_FABRIC) == 0)
+        return false;
+    vmml_relax(real, &relaxed);
+    works = real->cuMemRetainAllocationHandle(
+                &handle, (void *)memory->chunk_base) == CUDA_SUCCESS;
+    if (works) {
+        works = real->cuMemExportToShareableHandle(&fabric, handle,
+                                                   CU_MEM_HANDLE_TYPE_FABRIC,
+                                                   0) == CUDA_SUCCESS;
+        vmml_release(real, handle);
+    }
+    vmml_relax_end(real, &relaxed);
+    return works;
+}
+
+/* UCX shares a handle that fills its reservation by itself, by a fabric handle
+ * or where its binary has the arm by a descriptor; it cannot grow, and a peer
+ * without vmmlane can use that key. The first chunk of a larger reservation is
+ * taken: a key of UCX's own for it and one of the window would lie on each
+ * other in the importer's cache, which destroys one when the other is used
+ * (uct_cuda_ipc_cache_put_region). */
 static bool is_native(vmml_uct_md_h md, const struct memory *memory,
                       uint64_t address, uint64_t length)
 {
-    if (memory->fabric_works && is_one_chunk(memory, address, length)) {
-        vmml_debug("native: one chunk with a fabric handle");
+    if (!is_one_chunk(memory, address, length) ||
+        memory->chunk_base != memory->base ||
+        memory->chunk_size != memory->size)
+        return false;
+    if (fabric_works(memory)) {
+        vmml_debug("native: one fabric handle fills its reservation");
         return true;
     }
     /* Where a fabric handle is allowed too and cannot be had, UCX logs an error
@@ -123,9 +143,6 @@ static bool is_native(vmml_uct_md_h md, const struct memory *memory,
         (memory->handle_types & (CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR |
                                  CU_MEM_HANDLE_TYPE_FABRIC)) ==
             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
-        is_one_chunk(memory, address, length) &&
-        memory->chunk_base == memory->base &&
-        memory->chunk_size == memory->size &&
         vmml_module_has_native_fd(md->component)) {
         vmml_debug("native: one handle fills its reservation, and this UCX "
                    "shares it by itself");
@@ -141,8 +158,6 @@ static enum vmml_reason refuse(const struct memory *memory, uint64_t address,
     if (memory->base % VMML_GRANULE != 0 ||
         address + length > memory->base + memory->size)
         return VMML_REASON_WINDOW;
-    if (memory->fabric_works)
-        return VMML_REASON_FABRIC;
     return VMML_REASON_NONE;
 }
 

@@ -37,7 +37,7 @@ struct vmml_exporter {
     struct vmml_registration **buckets;
     size_t bucket_count; /* a power of two, or 0 */
     size_t registration_count;
-    size_t chunk_count; /* of all windows: each holds a descriptor */
+    size_t chunk_count; /* of all windows: those that hold a descriptor */
     /* Read without the lock, so that hooks cost nothing before the first
      * window and after a stand-down. */
     atomic_bool has_windows;

@@ -20,8 +20,8 @@ static const char *remedy(enum vmml_reason reason)
         return "register it in the process that made it";
     case VMML_REASON_NO_DESCRIPTOR:
         return VMML_REMEDY_DESCRIPTORS_HARD;
-    case VMML_REASON_FABRIC:
-        return VMML_REMEDY_FABRIC;
+    case VMML_REASON_NO_CHANNEL:
+        return VMML_REMEDY_IMEX;
     case VMML_REASON_DEVICE:
     case VMML_REASON_WINDOW:
         return "register each reservation by itself";

@@ -18,6 +18,8 @@
  * that are not aligned to it are not served. */
 #define VMML_GRANULE (2ul << 20)
 
+#define VMML_FABRIC_SIZE 64 /* of a CUmemFabricHandle */
+
 #define VMML_NO_CHUNK UINT32_MAX
 #define VMML_NO_SLOT  UINT32_MAX
 
@@ -35,11 +37,12 @@ struct vmml_chunk {
     uint64_t buffer_id;
     uint64_t serial; /* of its publication in the ledger */
     uint64_t token;  /* of the unmap that it is in */
-    int fd;
-    uint32_t slot; /* in the ledger, or VMML_NO_SLOT */
-    uint8_t state; /* enum vmml_export_state */
-    uint64_t idle; /* its place among those to be closed, 0: none */
+    int fd;          /* -1: it is shared by `fabric` */
+    uint32_t slot;   /* in the ledger, or VMML_NO_SLOT */
+    uint8_t state;   /* enum vmml_export_state */
+    uint64_t idle;   /* its place among those to be closed, 0: none */
     uint32_t next_free;
+    uint8_t fabric[VMML_FABRIC_SIZE]; /* CUmemFabricHandle */
 };
 
 /* For each granule of a window. */

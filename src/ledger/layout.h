@@ -24,7 +24,7 @@
 
 /* Tests build the shim with other numbers of these. */
 #ifndef VMML_LEDGER_VERSION
-#define VMML_LEDGER_VERSION 1
+#define VMML_LEDGER_VERSION 2
 #endif
 #ifndef VMML_LEDGER_WINDOWS_MAX
 #define VMML_LEDGER_WINDOWS_MAX 65536
@@ -34,7 +34,8 @@
 #define VMML_LEDGER_NONE UINT32_MAX
 
 enum vmml_chunk_kind {
-    VMML_CHUNK_FD = 1, /* a file descriptor of the exporter */
+    VMML_CHUNK_FD = 1,     /* a file descriptor of the exporter */
+    VMML_CHUNK_FABRIC = 2, /* a fabric handle: struct vmml_ledger_fabric */
     /* An allocation of a stream-ordered pool, alone in its window. The
      * descriptor is the pool's, one for all its allocations; what else an
      * importer needs is in the window's struct vmml_ledger_pooled. */
@@ -116,7 +117,7 @@ struct vmml_ledger_chunk {
     _Atomic uint64_t size;
     _Atomic uint32_t window;
     _Atomic uint32_t next; /* older chunk of the window */
-    _Atomic int32_t fd;    /* in the exporter */
+    _Atomic int32_t fd;    /* in the exporter; -1 where the kind has none */
     _Atomic uint32_t device;
     _Atomic uint8_t state;
     _Atomic uint8_t kind;
@@ -150,6 +151,18 @@ static inline int vmml_is_pooled(uint64_t window_base)
 }
 
 _Static_assert(sizeof(struct vmml_ledger_pooled) == 128, "wire format");
+
+/*
+ * CUmemFabricHandle of a chunk of that kind, one place for each chunk. Written
+ * before the chunk is published, and not again before it is dead: what was
+ * read is of this publication if that is live afterwards.
+ */
+#define VMML_FABRIC_WORDS 8
+struct vmml_ledger_fabric {
+    _Atomic uint64_t words[VMML_FABRIC_WORDS];
+};
+
+_Static_assert(sizeof(struct vmml_ledger_fabric) == 64, "wire format");
 _Static_assert(sizeof(struct vmml_ledger_window) == 128, "wire format");
 _Static_assert(sizeof(struct vmml_ledger_chunk) == 64, "wire format");
 _Static_assert(sizeof(_Atomic uint64_t) == 8 && sizeof(_Atomic uint8_t) == 1,
@@ -165,9 +178,12 @@ _Static_assert(sizeof(_Atomic uint64_t) == 8 && sizeof(_Atomic uint8_t) == 1,
 #define VMML_LEDGER_POOLED_OFFSET                                              \
     (VMML_LEDGER_CHUNK_OFFSET +                                                \
      VMML_LEDGER_CHUNKS_MAX * sizeof(struct vmml_ledger_chunk))
-#define VMML_LEDGER_FILE_SIZE                                                  \
+#define VMML_LEDGER_FABRIC_OFFSET                                              \
     (VMML_LEDGER_POOLED_OFFSET +                                               \
      VMML_LEDGER_WINDOWS_MAX * sizeof(struct vmml_ledger_pooled))
+#define VMML_LEDGER_FILE_SIZE                                                  \
+    (VMML_LEDGER_FABRIC_OFFSET +                                               \
+     VMML_LEDGER_CHUNKS_MAX * sizeof(struct vmml_ledger_fabric))
 
 /* The bucket of a window. */
 static inline uint32_t vmml_ledger_bucket(uint64_t base, uint64_t size)

@@ -28,6 +28,7 @@ struct vmml_ledger_reader {
     const struct vmml_ledger_window *windows;
     const struct vmml_ledger_chunk *chunks;
     const struct vmml_ledger_pooled *pooled;
+    const struct vmml_ledger_fabric *fabric;
     uint32_t pid;
     uint32_t pid_ns;
     int life_fd;
@@ -111,6 +112,7 @@ int vmml_ledger_open(int fd, const uint8_t nonce[VMML_NONCE_SIZE],
     opened->windows = (const void *)(map + VMML_LEDGER_WINDOW_OFFSET);
     opened->chunks = (const void *)(map + VMML_LEDGER_CHUNK_OFFSET);
     opened->pooled = (const void *)(map + VMML_LEDGER_POOLED_OFFSET);
+    opened->fabric = (const void *)(map + VMML_LEDGER_FABRIC_OFFSET);
     opened->pid = opened->header->pid;
     opened->pid_ns = opened->header->pid_ns;
     opened->life_fd = opened->header->life_fd;
@@ -356,13 +358,13 @@ static bool is_sound(const struct vmml_chunk_view *chunk,
                      const struct vmml_window_view *window, uint64_t granule)
 {
     uint64_t offset = chunk->address - window->base;
-    bool is_kind = chunk->kind == VMML_CHUNK_FD ||
-                   (chunk->kind == VMML_CHUNK_POOLED && offset == 0 &&
-                    chunk->size == window->size);
+    bool is_kind = (chunk->kind == VMML_CHUNK_FD && chunk->fd >= 0) ||
+                   (chunk->kind == VMML_CHUNK_FABRIC && chunk->fd == -1) ||
+                   (chunk->kind == VMML_CHUNK_POOLED && chunk->fd >= 0 &&
+                    offset == 0 && chunk->size == window->size);
 
-    return is_kind && chunk->fd >= 0 && chunk->size != 0 &&
-           chunk->address >= window->base && offset < window->size &&
-           chunk->size <= window->size - offset &&
+    return is_kind && chunk->size != 0 && chunk->address >= window->base &&
+           offset < window->size && chunk->size <= window->size - offset &&
            chunk->address % granule == 0 && chunk->size % granule == 0;
 }
 
@@ -525,4 +527,17 @@ bool vmml_ledger_pooled(const struct vmml_ledger_reader *reader,
         view->data[i] = GET(pooled->data[i]);
     return view->size != 0 && view->size <= window->size &&
            vmml_ledger_is_live(reader, chunk->slot, chunk->serial);
+}
+
+bool vmml_ledger_fabric_handle(const struct vmml_ledger_reader *reader,
+                               const struct vmml_chunk_view *chunk,
+                               uint8_t handle[64])
+{
+    uint64_t words[VMML_FABRIC_WORDS];
+    size_t i;
+
+    for (i = 0; i < VMML_FABRIC_WORDS; i++)
+        words[i] = GET(reader->fabric[chunk->slot].words[i]);
+    memcpy(handle, words, sizeof(words));
+    return vmml_ledger_is_live(reader, chunk->slot, chunk->serial);
 }

@@ -97,6 +97,14 @@ int vmml_ledger_collect(const struct vmml_ledger_reader *reader,
                         uint64_t granule, struct vmml_chunk_view **chunks,
                         size_t *count);
 
+/*
+ * The fabric handle of a collected chunk of that kind, 64 bytes. Returns false
+ * when the publication is not live any more: the bytes may be of another then.
+ */
+bool vmml_ledger_fabric_handle(const struct vmml_ledger_reader *reader,
+                               const struct vmml_chunk_view *chunk,
+                               uint8_t handle[64]);
+
 /* Is the publication `serial` (one that was collected) in `slot` still live?
  * The check that makes a received descriptor believable, and that tells which
  * mapped chunks died. */

@@ -42,7 +42,8 @@ struct vmml_ledger {
     struct vmml_ledger_chunk *chunks;
     struct vmml_ledger_pooled *pooled;
     bool pooled_room[POOLED_STEPS]; /* allocated in the file */
-    int write_fd;                   /* to allocate with */
+    struct vmml_ledger_fabric *fabric;
+    int write_fd; /* to allocate with */
     int read_fd;
     int life_fd;       /* read end */
     int life_write_fd; /* never written: it closes with this process */
@@ -51,7 +52,9 @@ struct vmml_ledger {
     uint32_t chunk_count;
     uint32_t window_room; /* allocated in the file and in `private` */
     uint32_t chunk_room;
-    uint32_t free_chunk; /* first of a list through `links` */
+    uint32_t fabric_room; /* chunks whose place for a fabric handle is
+                           * allocated in the file */
+    uint32_t free_chunk;  /* first of a list through `links` */
     uint32_t oldest_retired;
     uint32_t newest_retired;
     struct window_private *private;
@@ -240,6 +243,7 @@ int vmml_ledger_create(struct vmml_ledger **ledger)
         made->windows = (void *)(made->map + VMML_LEDGER_WINDOW_OFFSET);
         made->chunks = (void *)(made->map + VMML_LEDGER_CHUNK_OFFSET);
         made->pooled = (void *)(made->map + VMML_LEDGER_POOLED_OFFSET);
+        made->fabric = (void *)(made->map + VMML_LEDGER_FABRIC_OFFSET);
         status = fill_header(made->header);
         if (status == 0)
             status = make_life(made);
@@ -590,27 +594,79 @@ static void unlink_chunk(struct vmml_ledger *ledger, uint32_t slot,
     unlock(&window->sequence);
 }
 
+static void give_chunk_back(struct vmml_ledger *ledger, uint32_t slot)
+{
+    ledger->links[slot] = ledger->free_chunk;
+    ledger->free_chunk = slot;
+}
+
+/* Places for fabric handles, up to that of `slot`. */
+static int grow_fabric(struct vmml_ledger *ledger, uint32_t slot)
+{
+    const size_t step = GROWTH_STEP / sizeof(struct vmml_ledger_fabric);
+    int status = 0;
+
+    while (status == 0 && slot >= ledger->fabric_room) {
+        status = allocate(ledger,
+                          VMML_LEDGER_FABRIC_OFFSET +
+                              ledger->fabric_room *
+                                  sizeof(struct vmml_ledger_fabric),
+                          GROWTH_STEP);
+        if (status == 0)
+            ledger->fabric_room += (uint32_t)step;
+    }
+    return status;
+}
+
+/* What an importer uses to get at a chunk. */
+struct means {
+    enum vmml_chunk_kind kind;
+    int fd;                /* VMML_CHUNK_FD */
+    const uint8_t *fabric; /* VMML_CHUNK_FABRIC */
+};
+
+static int put_fabric(struct vmml_ledger *ledger, uint32_t slot,
+                      const uint8_t handle[VMML_FABRIC_HANDLE_SIZE])
+{
+    int status = grow_fabric(ledger, slot);
+    uint64_t words[VMML_FABRIC_WORDS];
+    size_t i;
+
+    if (status != 0)
+        return status;
+    memcpy(words, handle, sizeof(words));
+    for (i = 0; i < VMML_FABRIC_WORDS; i++)
+        PUT(ledger->fabric[slot].words[i], words[i]);
+    return 0;
+}
+
 static int publish(struct vmml_ledger *ledger, uint32_t window,
-                   uint64_t address, uint64_t size, enum vmml_chunk_kind kind,
-                   int fd, uint32_t device, uint64_t *serial)
+                   uint64_t address, uint64_t size, const struct means *means,
+                   uint32_t device, uint64_t *serial)
 {
     struct vmml_ledger_chunk *chunk;
     uint32_t slot;
     int status;
 
-    if (window >= ledger->window_count || fd < 0 ||
+    if (window >= ledger->window_count ||
         GET(ledger->windows[window].state) != VMML_WINDOW_SERVED)
         return -EINVAL;
     status = take_chunk(ledger, &slot);
     if (status != 0)
         return status;
+    if (means->kind == VMML_CHUNK_FABRIC)
+        status = put_fabric(ledger, slot, means->fabric);
+    if (status != 0) {
+        give_chunk_back(ledger, slot);
+        return status;
+    }
     chunk = &ledger->chunks[slot];
     PUT(chunk->address, address);
     PUT(chunk->size, size);
     PUT(chunk->window, window);
-    PUT(chunk->fd, fd);
+    PUT(chunk->fd, means->fd);
     PUT(chunk->device, device);
-    PUT(chunk->kind, (uint8_t)kind);
+    PUT(chunk->kind, (uint8_t)means->kind);
     ledger->private[window].chunks++;
     link_chunk(ledger, slot);
     *serial = ledger->serial;
@@ -621,8 +677,22 @@ int vmml_ledger_publish(struct vmml_ledger *ledger, uint32_t window,
                         uint64_t address, uint64_t size, int fd,
                         uint32_t device, uint64_t *serial)
 {
-    return publish(ledger, window, address, size, VMML_CHUNK_FD, fd, device,
-                   serial);
+    const struct means means = {.kind = VMML_CHUNK_FD, .fd = fd};
+
+    if (fd < 0)
+        return -EINVAL;
+    return publish(ledger, window, address, size, &means, device, serial);
+}
+
+int vmml_ledger_publish_fabric(struct vmml_ledger *ledger, uint32_t window,
+                               uint64_t address, uint64_t size,
+                               const uint8_t handle[VMML_FABRIC_HANDLE_SIZE],
+                               uint32_t device, uint64_t *serial)
+{
+    const struct means means = {
+        .kind = VMML_CHUNK_FABRIC, .fd = -1, .fabric = handle};
+
+    return publish(ledger, window, address, size, &means, device, serial);
 }
 
 static int grow_pooled(struct vmml_ledger *ledger, uint32_t window)
@@ -655,17 +725,18 @@ int vmml_ledger_publish_pooled(struct vmml_ledger *ledger, uint32_t window,
                                const struct vmml_pooled_record *record, int fd,
                                uint32_t device, uint64_t *serial)
 {
+    const struct means means = {.kind = VMML_CHUNK_POOLED, .fd = fd};
     int status;
 
-    if (window >= ledger->window_count || ledger->private[window].chunks != 0)
+    if (window >= ledger->window_count || fd < 0 ||
+        ledger->private[window].chunks != 0)
         return -EINVAL;
     status = grow_pooled(ledger, window);
     if (status != 0)
         return status;
     put_pooled(ledger, window, record);
     return publish(ledger, window, GET(ledger->windows[window].base),
-                   GET(ledger->windows[window].size), VMML_CHUNK_POOLED, fd,
-                   device, serial);
+                   GET(ledger->windows[window].size), &means, device, serial);
 }
 
 static uint8_t chunk_state(const struct vmml_ledger *ledger, uint32_t slot)
@@ -702,8 +773,7 @@ void vmml_ledger_kill(struct vmml_ledger *ledger, uint32_t slot)
         unlink_chunk(ledger, slot, VMML_CHUNK_FREE);
     else
         PUT(chunk->state, VMML_CHUNK_FREE);
-    ledger->links[slot] = ledger->free_chunk;
-    ledger->free_chunk = slot;
+    give_chunk_back(ledger, slot);
     window = GET(chunk->window);
     if (--ledger->private[window].chunks == 0 &&
         GET(ledger->windows[window].state) == VMML_WINDOW_RETIRED)

@@ -64,6 +64,16 @@ int vmml_ledger_publish(struct vmml_ledger *ledger, uint32_t window,
                         uint64_t address, uint64_t size, int fd,
                         uint32_t device, uint64_t *serial);
 
+/* The size of a CUmemFabricHandle. */
+#define VMML_FABRIC_HANDLE_SIZE 64
+
+/* The same for a chunk that is shared by a fabric handle: it has no descriptor.
+ */
+int vmml_ledger_publish_fabric(struct vmml_ledger *ledger, uint32_t window,
+                               uint64_t address, uint64_t size,
+                               const uint8_t handle[VMML_FABRIC_HANDLE_SIZE],
+                               uint32_t device, uint64_t *serial);
+
 /* What an importer needs of an allocation of a stream-ordered pool. */
 struct vmml_pooled_record {
     uint64_t address;                  /* in the exporter */

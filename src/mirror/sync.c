@@ -13,6 +13,7 @@
 #include "base/driver.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/remedy.h"
 #include "stats/count.h"
 #include "stats/stats.h"
 
@@ -314,11 +315,56 @@ static int compare_views(const void *a, const void *b)
     return (left->address > right->address) - (left->address < right->address);
 }
 
-/* The chunk's allocation in this process. `*dead`: it was revoked meanwhile. */
-static bool import_chunk(const struct vmml_real *real,
-                         const struct vmml_mirror *mirror,
-                         const struct vmml_chunk_view *chunk,
-                         CUmemGenericAllocationHandle *handle, bool *dead)
+static bool is_imported(CUresult result, const struct vmml_mirror *mirror,
+                        const struct vmml_chunk_view *chunk)
+{
+    if (result == CUDA_SUCCESS)
+        return true;
+    if (chunk->kind == VMML_CHUNK_FABRIC &&
+        result == CUDA_ERROR_NOT_PERMITTED) {
+        VMML_LOST(NO_CHANNEL_HERE, .address = chunk->address,
+                  .length = chunk->size, .code = result,
+                  .pid = mirror->peer->pid);
+        vmml_warn_once("memory of process %u is shared by fabric handles, and "
+                       "the driver does not permit them here (%d): no fast "
+                       "lane. Remedy: %s",
+                       mirror->peer->pid, (int)result, VMML_REMEDY_IMEX);
+        return false;
+    }
+    VMML_LOST(IMPORT, .address = chunk->address, .length = chunk->size,
+              .code = result, .pid = mirror->peer->pid);
+    vmml_warn_once("cuMemImportFromShareableHandle failed (%d) for memory of "
+                   "process %u: no fast lane",
+                   (int)result, mirror->peer->pid);
+    return false;
+}
+
+static bool import_fabric(const struct vmml_real *real,
+                          const struct vmml_mirror *mirror,
+                          const struct vmml_chunk_view *chunk,
+                          CUmemGenericAllocationHandle *handle, bool *dead)
+{
+    CUmemFabricHandle fabric;
+    CUresult result;
+
+    *dead = !vmml_ledger_fabric_handle(mirror->peer->reader, chunk,
+                                       (uint8_t *)&fabric) ||
+            atomic_load(&mirror->peer->dead);
+    if (*dead)
+        return false;
+    result = real->cuMemImportFromShareableHandle(handle, &fabric,
+                                                  CU_MEM_HANDLE_TYPE_FABRIC);
+    /* The driver finds nothing behind the handle of what was freed. */
+    *dead =
+        result != CUDA_SUCCESS &&
+        !vmml_ledger_is_live(mirror->peer->reader, chunk->slot, chunk->serial);
+    return !*dead && is_imported(result, mirror, chunk);
+}
+
+static bool import_fd(const struct vmml_real *real,
+                      const struct vmml_mirror *mirror,
+                      const struct vmml_chunk_view *chunk,
+                      CUmemGenericAllocationHandle *handle, bool *dead)
 {
     int fd = vmml_peer_get_chunk(mirror->peer, chunk);
     CUresult result;
@@ -345,14 +391,18 @@ static bool import_chunk(const struct vmml_real *real,
         handle, (void *)(uintptr_t)fd,
         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     vmml_fd_close(fd);
-    if (result == CUDA_SUCCESS)
-        return true;
-    VMML_LOST(IMPORT, .address = chunk->address, .length = chunk->size,
-              .code = result, .pid = mirror->peer->pid);
-    vmml_warn_once("cuMemImportFromShareableHandle failed (%d) for memory of "
-                   "process %u: no fast lane",
-                   (int)result, mirror->peer->pid);
-    return false;
+    return is_imported(result, mirror, chunk);
+}
+
+/* The chunk's allocation in this process. `*dead`: it was revoked meanwhile. */
+static bool import_chunk(const struct vmml_real *real,
+                         const struct vmml_mirror *mirror,
+                         const struct vmml_chunk_view *chunk,
+                         CUmemGenericAllocationHandle *handle, bool *dead)
+{
+    return chunk->kind == VMML_CHUNK_FABRIC
+               ? import_fabric(real, mirror, chunk, handle, dead)
+               : import_fd(real, mirror, chunk, handle, dead);
 }
 
 static void add_mapped(struct vmml_mirror *mirror,

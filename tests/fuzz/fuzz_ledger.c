@@ -51,9 +51,10 @@ static void fill_chunk(uint32_t i)
     chunk->size = GRANULE;
     chunk->window = window;
     chunk->next = i < WINDOWS ? VMML_LEDGER_NONE : i - WINDOWS;
-    chunk->fd = (int)i;
+    /* Every fourth one is shared by a fabric handle. */
+    chunk->fd = i % 4 == 0 ? -1 : (int)i;
     chunk->state = VMML_CHUNK_LIVE;
-    chunk->kind = VMML_CHUNK_FD;
+    chunk->kind = i % 4 == 0 ? VMML_CHUNK_FABRIC : VMML_CHUNK_FD;
 }
 
 static void fill_window(uint32_t i)
@@ -157,7 +158,11 @@ static void check_view(const struct vmml_chunk_view *view, size_t count,
             view[i].size > SIZE || view[i].address + view[i].size > base + SIZE)
             abort();
         if (view[i].address % granule != 0 || view[i].size % granule != 0 ||
-            view[i].fd < 0 || view[i].slot >= VMML_LEDGER_CHUNKS_MAX)
+            view[i].slot >= VMML_LEDGER_CHUNKS_MAX)
+            abort();
+        if (view[i].kind == VMML_CHUNK_FD
+                ? view[i].fd < 0
+                : view[i].kind != VMML_CHUNK_FABRIC || view[i].fd != -1)
             abort();
         for (j = 0; j < i; j++) {
             if (view[i].address < view[j].address + view[j].size &&
@@ -172,6 +177,7 @@ static void use(const struct vmml_ledger_reader *reader, uint64_t granule,
 {
     struct vmml_chunk_view *view = NULL;
     struct vmml_window_view window;
+    uint8_t handle[VMML_FABRIC_WORDS * 8];
     bool revoked;
     size_t count, i;
     uint32_t w;
@@ -187,7 +193,8 @@ static void use(const struct vmml_ledger_reader *reader, uint64_t granule,
             continue;
         check_view(view, count, BASE + w * SIZE, granule);
         for (i = 0; i < count; i++) {
-            if (!vmml_ledger_is_live(reader, view[i].slot, view[i].serial))
+            if (!vmml_ledger_is_live(reader, view[i].slot, view[i].serial) ||
+                !vmml_ledger_fabric_handle(reader, &view[i], handle))
                 abort();
         }
         free(view);

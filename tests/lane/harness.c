@@ -72,16 +72,31 @@ static int run_one(const struct lane_test *test)
     return WEXITSTATUS(status);
 }
 
+static bool is_named(int argc, char **argv, const char *name)
+{
+    int i;
+
+    for (i = 1; i < argc; i++)
+        if (strcmp(argv[i], name) == 0)
+            return true;
+    return argc < 2;
+}
+
 int lane_main(int argc, char **argv, const struct lane_test *tests,
               size_t count)
 {
     unsigned failed = 0, skipped = 0, ran = 0;
     size_t i;
 
+    if (getenv("VMML_TEST_FABRIC") != NULL) {
+        lane_plain.handle_types = CU_MEM_HANDLE_TYPE_FABRIC;
+        lane_unseen.handle_types = CU_MEM_HANDLE_TYPE_FABRIC;
+        CHECK(setenv("VMMLANE_SIM_FABRIC", "on", 1) == 0);
+    }
     for (i = 0; i < count; i++) {
         int status;
 
-        if (argc > 1 && strcmp(argv[1], tests[i].name) != 0)
+        if (!is_named(argc, argv, tests[i].name))
             continue;
         status = run_one(&tests[i]);
         ran++;
@@ -89,7 +104,7 @@ int lane_main(int argc, char **argv, const struct lane_test *tests,
         failed += status != 0 && status != SKIPPED;
     }
     printf("%u run, %u failed, %u skipped\n", ran, failed, skipped);
-    if (failed > 0 || ran == 0)
+    if (failed > 0 || ran == 0 || (argc > 1 && ran != (unsigned)argc - 1))
         return 1;
     return skipped == ran ? SKIPPED : 0;
 }
@@ -177,10 +192,10 @@ bool lane_log_has(const char *text)
 
 /* --- memory --------------------------------------------------------------- */
 
-const struct lane_memory lane_plain = {
+struct lane_memory lane_plain = {
     .handle_types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
 };
-const struct lane_memory lane_unseen = {
+struct lane_memory lane_unseen = {
     .handle_types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
     .unseen = true,
 };
@@ -469,18 +484,47 @@ static int copy_fd(int fd)
 }
 
 /* By a second mapping of the descriptor: a byte written there is seen here. */
-bool lane_is_present(const struct vmml_chunk_view *chunk)
+static CUmemGenericAllocationHandle
+import_fd(const struct vmml_chunk_view *chunk)
 {
     CUmemGenericAllocationHandle handle;
-    uint64_t address = lane_reserve(chunk->size);
-    uint64_t *here, *there;
-    bool same = false;
     int fd = copy_fd(chunk->fd);
 
     CHECK_CU(cuMemImportFromShareableHandle(
         &handle, (void *)(uintptr_t)fd,
         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
     close(fd);
+    return handle;
+}
+
+static CUmemGenericAllocationHandle
+import_fabric(const struct vmml_chunk_view *chunk)
+{
+    CUmemGenericAllocationHandle handle;
+    struct vmml_chunk *own;
+    struct vmml_window *window;
+
+    CHECK_EQUAL(chunk->fd, -1);
+    window = vmml_windows_at(&vmml_exporter.windows, chunk->address);
+    CHECK(window != NULL);
+    own = vmml_window_chunk_at(window, chunk->address);
+    CHECK(own != NULL);
+    CHECK_CU(cuMemImportFromShareableHandle(&handle, own->fabric,
+                                            CU_MEM_HANDLE_TYPE_FABRIC));
+    return handle;
+}
+
+bool lane_is_present(const struct vmml_chunk_view *chunk)
+{
+    CUmemGenericAllocationHandle handle;
+    uint64_t address = lane_reserve(chunk->size);
+    uint64_t *here, *there;
+    bool same = false;
+
+    if (chunk->kind == VMML_CHUNK_FABRIC)
+        handle = import_fabric(chunk);
+    else
+        handle = import_fd(chunk);
     CHECK_CU(cuMemMap(address, chunk->size, 0, handle, 0));
     CHECK_CU(cuMemRelease(handle));
     here = sim_host_view(chunk->address, chunk->size);

@@ -65,8 +65,11 @@ struct lane_test {
 #function, function, true                                              \
     }
 
-/* Run them, or the one that argv names, each in a forked process that has four
- * minutes. Returns the exit status: 77 when all were skipped. */
+/*
+ * Run them, or those that argv names, each in a forked process that has four
+ * minutes. With VMML_TEST_FABRIC in the environment memory is of FABRIC type.
+ * Returns the exit status: 77 when all were skipped.
+ */
 int lane_main(int argc, char **argv, const struct lane_test *tests,
               size_t count);
 
@@ -114,8 +117,8 @@ struct lane_memory {
     bool unseen;      /* past the hooks */
     bool no_access;   /* without cuMemSetAccess */
 };
-extern const struct lane_memory lane_plain; /* device 0, POSIX_FD, seen */
-extern const struct lane_memory lane_unseen;
+extern struct lane_memory lane_plain; /* device 0, POSIX_FD, seen */
+extern struct lane_memory lane_unseen;
 
 /* One chunk, filled with the pattern of `seed`. */
 void lane_map(uint64_t address, size_t size, unsigned seed);
@@ -164,7 +167,8 @@ int lane_reason(const uint8_t key[KEY_SIZE]);
  * served; at most `max` are stored. */
 size_t lane_published(uint64_t base, uint64_t size,
                       struct vmml_chunk_view *chunks, size_t max);
-/* Whether the descriptor of a published chunk holds what is mapped now. */
+/* Whether the descriptor or fabric handle of a published chunk holds what is
+ * mapped now. */
 bool lane_is_present(const struct vmml_chunk_view *chunk);
 
 /* --- at the moment of a driver call --------------------------------------- */

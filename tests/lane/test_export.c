@@ -384,65 +384,183 @@ static void other_device_is_a_tombstone(void)
     CHECK_EQUAL(chunks[0].device, 1);
 }
 
-static void fabric_memory(void)
+static uint64_t filled_reservation(const struct lane_memory *memory)
 {
-    static const struct lane_memory fabric = {.handle_types =
-                                                  CU_MEM_HANDLE_TYPE_FABRIC};
-    static const struct lane_memory both = {
-        .handle_types = CU_MEM_HANDLE_TYPE_FABRIC |
-                        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
-    vmml_uct_mem_h memh;
-    uint64_t base;
+    uint64_t base = lane_reserve(4 * CHUNK);
 
-    CHECK(setenv("VMMLANE_SIM_FABRIC", "on", 1) == 0);
-    lane_cuda(0);
-    base = lane_reserve(MANY * CHUNK);
-    lane_map_as(base, CHUNK, 1, &fabric);
-    lane_map_as(base + CHUNK, CHUNK, 1, &fabric);
-    /* One chunk is UCX's own business. */
-    memh = lane_reg(base, CHUNK);
-    CHECK(!lane_pack(memh, base, CHUNK, key));
-    memh = lane_reg(base + CHUNK + 5, 100);
-    CHECK(!lane_pack(memh, base + CHUNK + 5, 100, key));
-    memh = lane_reg(base + CHUNK - 1, 2);
-    CHECK_EQUAL(pack(memh, base + CHUNK - 1, 2), VMML_REASON_FABRIC);
-    /* A first chunk without fabric, then one that has nothing else. */
-    lane_map(base + 8 * CHUNK, CHUNK, 1);
-    lane_map_as(base + 9 * CHUNK, CHUNK, 1, &fabric);
-    memh = lane_reg(base + 8 * CHUNK, 2 * CHUNK);
-    CHECK_EQUAL(pack(memh, base + 8 * CHUNK, 2 * CHUNK), VMML_REASON_FABRIC);
-    CHECK_EQUAL(pack(memh, base + 8 * CHUNK, CHUNK), VMML_REASON_NONE);
-    lane_map_as(base + 16 * CHUNK, CHUNK, 1, &both);
-    memh = lane_reg(base + 16 * CHUNK, CHUNK);
-    CHECK(!lane_pack(memh, base + 16 * CHUNK, CHUNK, key));
+    lane_map_as(base, 4 * CHUNK, 1, memory);
+    return base;
 }
 
-/* Allowed, and no fabric on this host: the descriptor serves (A2). */
+static const struct lane_memory fabric_only = {.handle_types =
+                                                   CU_MEM_HANDLE_TYPE_FABRIC};
+static const struct lane_memory fabric_and_fd = {
+    .handle_types =
+        CU_MEM_HANDLE_TYPE_FABRIC | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
+
+static void fabric_on(const char *imex)
+{
+    CHECK(setenv("VMMLANE_SIM_FABRIC", "on", 1) == 0);
+    CHECK(setenv("VMMLANE_SIM_IMEX", imex, 1) == 0);
+    lane_log_to_file();
+    lane_cuda(0);
+}
+
+/* UCX's own key: no byte of it is the shim's. */
+static void one_fabric_handle_is_native(void)
+{
+    static const struct lane_memory *const kinds[] = {&fabric_only,
+                                                      &fabric_and_fd};
+    uint8_t before[KEY_SIZE];
+    vmml_uct_mem_h memh;
+    uint64_t whole;
+    size_t i;
+
+    fabric_on("1");
+    for (i = 0; i < 2; i++) {
+        whole = filled_reservation(kinds[i]);
+        memset(key, 0x5a, sizeof(key));
+        memcpy(before, key, sizeof(key));
+        memh = lane_reg(whole, 4 * CHUNK);
+        CHECK(!lane_pack(memh, whole, 4 * CHUNK, key));
+        memh = lane_reg(whole + CHUNK + 5, 100);
+        CHECK(!lane_pack(memh, whole + CHUNK + 5, 100, key));
+        CHECK(memcmp(before, key, sizeof(key)) == 0);
+    }
+    CHECK_EQUAL(lane_log_count(" WARN "), 0);
+}
+
+/* Shared by their fabric handles: no descriptor, not even for a moment. */
+static void fabric_chunks_are_published(void)
+{
+    struct vmml_chunk_view found[3];
+    vmml_uct_mem_h memh;
+    unsigned fds, i;
+    uint64_t base;
+
+    fabric_on("1");
+    base = lane_reserve(MANY * CHUNK);
+    for (i = 0; i < 3; i++)
+        lane_map_as(base + i * CHUNK, CHUNK, 1, &fabric_only);
+    lane_ledger();
+    fds = lane_fd_count();
+    memh = lane_reg(base + CHUNK - 1, 2);
+    CHECK_EQUAL(pack(memh, base + CHUNK - 1, 2), VMML_REASON_NONE);
+    CHECK_EQUAL(published(base, MANY * CHUNK), 2);
+    /* One chunk that can be joined by others is the window's as well. */
+    memh = lane_reg(base + 2 * CHUNK, CHUNK);
+    CHECK_EQUAL(pack(memh, base + 2 * CHUNK, CHUNK), VMML_REASON_NONE);
+    CHECK_EQUAL(lane_published(base, MANY * CHUNK, found, 3), 3);
+    for (i = 0; i < 3; i++) {
+        CHECK_EQUAL(found[i].kind, VMML_CHUNK_FABRIC);
+        CHECK_EQUAL(found[i].fd, -1);
+        CHECK(lane_is_present(&found[i]));
+    }
+    CHECK_EQUAL(lane_fd_count(), fds);
+    CHECK_CU(lane_unmap(base + CHUNK, CHUNK));
+    CHECK_EQUAL(published(base, MANY * CHUNK), 2);
+    CHECK_EQUAL(lane_log_count(" WARN "), 0);
+}
+
+/* A window may hold both kinds: each chunk goes by what it has. */
+static void fabric_beside_descriptors(void)
+{
+    struct vmml_chunk_view found[4];
+    vmml_uct_mem_h memh;
+    uint64_t base;
+    size_t i;
+
+    fabric_on("1");
+    base = lane_reserve(MANY * CHUNK);
+    lane_map(base, CHUNK, 1);
+    lane_map_as(base + CHUNK, CHUNK, 1, &fabric_only);
+    lane_map_as(base + 2 * CHUNK, CHUNK, 1, &fabric_and_fd);
+    memh = lane_reg(base, 3 * CHUNK);
+    CHECK_EQUAL(pack(memh, base, 3 * CHUNK), VMML_REASON_NONE);
+    CHECK_EQUAL(lane_published(base, MANY * CHUNK, found, 4), 3);
+    for (i = 0; i < 3; i++) {
+        CHECK_EQUAL(found[i].kind, i == 1 ? VMML_CHUNK_FABRIC : VMML_CHUNK_FD);
+        CHECK(lane_is_present(&found[i]));
+    }
+}
+
+/* Both allowed, and no fabric on this host: the descriptor serves (A2). */
 static void fabric_that_cannot_be_had(void)
 {
-    static const struct lane_memory both = {
-        .handle_types = CU_MEM_HANDLE_TYPE_FABRIC |
-                        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
     vmml_uct_mem_h memh;
     uint64_t base;
     unsigned i;
 
-    CHECK(setenv("VMMLANE_SIM_FABRIC", "on", 1) == 0);
-    lane_cuda(0);
+    fabric_on("create");
     base = lane_reserve(MANY * CHUNK);
     for (i = 0; i < 3; i++)
-        lane_map_as(base + i * CHUNK, CHUNK, 1, &both);
+        lane_map_as(base + i * CHUNK, CHUNK, 1, &fabric_and_fd);
     for (i = 1; i <= 3; i += 2) {
-        /* The registration asks for a fabric handle, once. */
-        CHECK_EQUAL(sim_fail("cuMemExportToShareableHandle", 1,
-                             CUDA_ERROR_NOT_PERMITTED, 0),
-                    0);
         memh = lane_reg(base, i * CHUNK);
         CHECK_EQUAL(pack(memh, base, i * CHUNK), VMML_REASON_NONE);
-        sim_clear_failures();
         CHECK_EQUAL(published(base, MANY * CHUNK), i);
         lane_dereg(memh);
     }
+    /* Also where UCX would try the fabric handle first: one that fills its
+     * reservation. */
+    base = filled_reservation(&fabric_and_fd);
+    memh = lane_reg(base, 4 * CHUNK);
+    CHECK_EQUAL(pack(memh, base, 4 * CHUNK), VMML_REASON_NONE);
+    CHECK_EQUAL(lane_log_count(" WARN "), 0);
+}
+
+/* Nothing else is allowed: its own reason and one line; and nothing of that
+ * stays when the channel comes. */
+static void fabric_not_permitted(void)
+{
+    vmml_uct_mem_h memh, other;
+    uint64_t base;
+    unsigned i;
+
+    fabric_on("1");
+    base = lane_reserve(MANY * CHUNK);
+    for (i = 0; i < 3; i++)
+        lane_map_as(base + i * CHUNK, CHUNK, 1, &fabric_only);
+    memh = lane_reg(base, 3 * CHUNK);
+    CHECK_EQUAL(sim_fail("cuMemExportToShareableHandle", 1,
+                         CUDA_ERROR_NOT_PERMITTED, 1),
+                0);
+    /* A descriptor is refused for another reason: it was not asked for. */
+    for (i = 0; i < 3; i++)
+        CHECK_EQUAL(pack(memh, base, 3 * CHUNK), VMML_REASON_NO_CHANNEL);
+    other = lane_reg(base, 2 * CHUNK);
+    CHECK_EQUAL(pack(other, base, 2 * CHUNK), VMML_REASON_NO_CHANNEL);
+    CHECK_EQUAL(published(base, MANY * CHUNK), 0);
+    CHECK_EQUAL(lane_log_count("no IMEX channel"), 1);
+    CHECK_EQUAL(lane_log_count(" WARN "), 1);
+    sim_clear_failures();
+    CHECK_EQUAL(pack(memh, base, 3 * CHUNK), VMML_REASON_NONE);
+    CHECK_EQUAL(pack(other, base, 2 * CHUNK), VMML_REASON_NONE);
+    CHECK_EQUAL(published(base, MANY * CHUNK), 3);
+}
+
+/* The attribute says that it can be made, and it cannot (measured): told, not
+ * warned of, since no lane is lost yet. */
+static void fabric_create_not_permitted(void)
+{
+    CUmemAllocationProp prop;
+    CUmemGenericAllocationHandle handle;
+    unsigned i;
+
+    CHECK(setenv("VMMLANE_LOG", "info", 1) == 0);
+    fabric_on("0");
+    memset(&prop, 0, sizeof(prop));
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_FABRIC;
+    for (i = 0; i < 3; i++)
+        CHECK_EQUAL(vmml_cuMemCreate(lane_caller(), &handle, CHUNK, &prop, 0),
+                    CUDA_ERROR_NOT_PERMITTED);
+    CHECK_EQUAL(lane_log_count("no IMEX channel"), 1);
+    CHECK_EQUAL(lane_log_count(" WARN "), 0);
+    /* The caller's next try is its own business. */
+    prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    CHECK_CU(vmml_cuMemCreate(lane_caller(), &handle, CHUNK, &prop, 0));
 }
 
 static void no_descriptor_left_is_a_tombstone(void)
@@ -914,14 +1032,6 @@ static bool is_taken(vmml_uct_md_h md, uint64_t address, size_t length)
     return taken;
 }
 
-static uint64_t filled_reservation(const struct lane_memory *memory)
-{
-    uint64_t base = lane_reserve(4 * CHUNK);
-
-    lane_map_as(base, 4 * CHUNK, 1, memory);
-    return base;
-}
-
 static void native_where_ucx_can(void)
 {
     uint64_t whole, part;
@@ -1133,8 +1243,12 @@ int main(int argc, char **argv)
         LANE_TEST(hole_is_served_with_a_line),
         LANE_TEST(border_of_a_reservation_is_a_tombstone),
         LANE_TEST(other_device_is_a_tombstone),
-        LANE_TEST(fabric_memory),
+        LANE_TEST(one_fabric_handle_is_native),
+        LANE_TEST(fabric_chunks_are_published),
+        LANE_TEST(fabric_beside_descriptors),
         LANE_TEST(fabric_that_cannot_be_had),
+        LANE_TEST(fabric_not_permitted),
+        LANE_TEST(fabric_create_not_permitted),
         LANE_TEST(no_descriptor_left_is_a_tombstone),
         LANE_TEST(driver_failures_leave_nothing),
         LANE_TEST(a_failed_query_is_no_hole),

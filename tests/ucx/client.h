@@ -83,6 +83,9 @@ enum kind {
     KIND_FIRST,  /* one POSIX_FD handle, the first of a larger reservation */
     KIND_NONE,   /* as KIND_VMM, but requestedHandleTypes is 0 */
     KIND_POOL,   /* cuMemAllocFromPoolAsync from a pool of POSIX_FD type */
+    KIND_FABRIC, /* as KIND_VMM, of FABRIC type alone */
+    KIND_WHOLE,  /* one FABRIC handle that fills its reservation */
+    KIND_BOTH,   /* as KIND_VMM, of FABRIC and POSIX_FD type */
 };
 
 struct chunk {

@@ -17,6 +17,22 @@ void device_open(bool with_context)
     CU_MUST(cuCtxSetCurrent(context));
 }
 
+static CUmemAllocationHandleType handle_types(enum kind kind)
+{
+    switch (kind) {
+    case KIND_NONE:
+        return CU_MEM_HANDLE_TYPE_NONE;
+    case KIND_FABRIC:
+    case KIND_WHOLE:
+        return CU_MEM_HANDLE_TYPE_FABRIC;
+    case KIND_BOTH:
+        return CU_MEM_HANDLE_TYPE_FABRIC |
+               CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    default:
+        return CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    }
+}
+
 static CUmemAllocationProp properties_of(enum kind kind)
 {
     CUmemAllocationProp properties;
@@ -25,9 +41,7 @@ static CUmemAllocationProp properties_of(enum kind kind)
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     properties.location.id = device;
-    if (kind != KIND_NONE)
-        properties.requestedHandleTypes =
-            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    properties.requestedHandleTypes = handle_types(kind);
     return properties;
 }
 
@@ -78,8 +92,9 @@ static size_t parse_size(const char **text)
 
 static enum kind parse_kind(const char **text)
 {
-    static const char *const names[] = {"malloc", "vmm",  "single",
-                                        "first",  "none", "pool"};
+    static const char *const names[] = {"malloc", "vmm",   "single",
+                                        "first",  "none",  "pool",
+                                        "fabric", "whole", "both"};
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         size_t length = strlen(names[i]);
@@ -269,7 +284,7 @@ static size_t default_reserve(enum kind kind, size_t bytes)
 {
     size_t total;
 
-    if (kind == KIND_SINGLE)
+    if (kind == KIND_SINGLE || kind == KIND_WHOLE)
         return bytes;
     if (kind == KIND_FIRST)
         return 4 * bytes;

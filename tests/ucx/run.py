@@ -211,6 +211,28 @@ def cases_hostile(sizes, version):
                    arguments=("--descriptors", str(sizes.descriptors)))
 
 
+def cases_fabric(sizes, version):
+    """On one node, chunks that a fabric handle alone can share (simulated
+    driver only): the behaviours of groups A, B and D."""
+    node = {"VMMLANE_SIM_FABRIC": "on"}
+    both = ((version,) * 2, (True, True))
+    for scenario in ("whole", "windows", "growth", "reback",
+                     "reback-deregistered", "unseen", "hole", "hole-later",
+                     "neighbours", "identity", "idle"):
+        yield Case("fabric", scenario, "fabric:16x2M", *both, environment=node)
+    yield Case("fabric", "growth-below", "fabric:8x2M+64M", *both,
+               environment=node)
+    yield Case("fabric", "reback-quiet", "fabric:26x4M/2M@76M", *both,
+               environment=node)
+    yield Case("fabric", "mem-query", "fabric:3x2M+16M", *both,
+               environment=node)
+    yield Case("fabric", "whole", "both:8x2M", *both, environment=node)
+    # A2: it can be made, and no fabric handle of it can be had.
+    for scenario in ("whole", "reback"):
+        yield Case("fabric-denied", scenario, "both:8x2M", *both,
+                   environment={**node, "VMMLANE_SIM_IMEX": "create"})
+
+
 def cases_versions(options, sizes, version):
     """Another version of the shim on one side (E3)."""
     for name in options.other:
@@ -263,6 +285,8 @@ def all_cases(options, sizes):
             yield from cases_one_sided(sizes, version)
         if "hostile" in options.group:
             yield from cases_hostile(sizes, version)
+        if "fabric" in options.group and options.driver:
+            yield from cases_fabric(sizes, version)
         if "versions" in options.group:
             yield from cases_versions(options, sizes, version)
     if options.shim and "mixed" in options.group:
@@ -506,7 +530,7 @@ def show_ratios(runs, wanted):
 
 def parse_options():
     groups = ["alone", "shim", "settings", "one-sided", "mixed", "versions",
-              "large", "hostile"]
+              "large", "hostile", "fabric"]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ucx", nargs="+", default=None, metavar="VERSION",
                         help="wheel versions (default: all unpacked)")
@@ -519,7 +543,7 @@ def parse_options():
     parser.add_argument("--scenario", nargs="+", help="only these")
     parser.add_argument("--kind", help="memory of --scenario, see memory.c")
     parser.add_argument("--group", nargs="+", choices=groups,
-                        default=groups[:-2])
+                        default=groups[:-3])
     parser.add_argument("--quick", action="store_true",
                         help="oldest and newest UCX, the main scenarios")
     parser.add_argument("--mixed", action="store_const", dest="group",

@@ -276,6 +276,46 @@ static void test_slots_again(void **state)
     assert_false(vmml_ledger_is_live(pair->reader, (uint32_t)slots[0], first));
 }
 
+/* The handle read is of the publication asked for, or it is said that it is
+ * not; also where a slot held a chunk of the other kind before. */
+static void test_fabric_handles(void **state)
+{
+    uint8_t handle[VMML_FABRIC_HANDLE_SIZE], read[VMML_FABRIC_HANDLE_SIZE];
+    struct pair *pair = *state;
+    struct vmml_window_view view = find(pair);
+    struct vmml_chunk_view *chunks;
+    uint64_t serial = 0;
+    int slot = -1, round;
+
+    for (round = 0; round < 3; round++) {
+        memset(handle, 'a' + round, sizeof(handle));
+        slot = vmml_ledger_publish_fabric(pair->ledger, (uint32_t)pair->window,
+                                          AT(1), GRANULE, handle, 3, &serial);
+        assert_int_equal(slot, 0);
+        assert_int_equal(collect(pair, &view, 0, &chunks), 1);
+        assert_int_equal(chunks[0].kind, VMML_CHUNK_FABRIC);
+        assert_int_equal(chunks[0].fd, -1);
+        assert_true(chunks[0].serial == serial && chunks[0].address == AT(1));
+        assert_int_equal(
+            vmml_ledger_chunk_fd(pair->ledger, (uint32_t)slot, serial), -1);
+        assert_true(vmml_ledger_fabric_handle(pair->reader, &chunks[0], read));
+        assert_memory_equal(read, handle, sizeof(handle));
+        vmml_ledger_kill(pair->ledger, (uint32_t)slot);
+        assert_false(vmml_ledger_fabric_handle(pair->reader, &chunks[0], read));
+        free(chunks);
+        serial = publish(pair, 2, &slot);
+        assert_int_equal(slot, 0);
+        assert_int_equal(collect(pair, &view, 0, &chunks), 1);
+        assert_int_equal(chunks[0].kind, VMML_CHUNK_FD);
+        assert_int_equal(chunks[0].fd, 102);
+        free(chunks);
+        vmml_ledger_kill(pair->ledger, (uint32_t)slot);
+    }
+    assert_int_equal(vmml_ledger_publish_fabric(pair->ledger, 7, AT(1), GRANULE,
+                                                handle, 3, &serial),
+                     -EINVAL);
+}
+
 static void test_many_chunks(void **state)
 {
     enum { count = 100000 };
@@ -777,6 +817,7 @@ int main(void)
         TEST(test_publish_and_kill),
         TEST(test_unmap_and_restore),
         TEST(test_slots_again),
+        TEST(test_fabric_handles),
         TEST(test_many_chunks),
         TEST(test_ledger_full_of_chunks),
         TEST(test_windows),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The README's table of settings against the library's own.
+"""What the documentation says against the sources: settings, lines of the log.
 
 Usage: words_test.py SOURCE_ROOT
 """
@@ -22,6 +22,22 @@ def table(text):
             for variable, values in rows}
 
 
+def literals():
+    """All strings of the sources, with adjacent ones joined."""
+    strings = []
+    for path in (ROOT / 'src').rglob('*.[ch]'):
+        text = settings.without_comments(path.read_text())
+        for row in re.findall(r'(?:"(?:\\.|[^"\\\n])*"\s*(?:\\\n\s*)?)+', text):
+            strings.append(''.join(re.findall(r'"((?:\\.|[^"\\])*)"', row)))
+    return '\n'.join(strings)
+
+
+def log_lines():
+    page = (ROOT / 'docs/troubleshooting.md').read_text()
+    section = page.split('## What the log says')[1].split('\n## ')[0]
+    return re.findall(r'^\| `([^`]+)` \|', section, re.M)
+
+
 def main():
     readme = table((ROOT / 'README.md').read_text())
     library = settings.read(ROOT / 'src')
@@ -32,6 +48,13 @@ def main():
             shown = readme[setting.variable]
             check(setting.variable, (shown[:1], sorted(shown)),
                   (setting.values[:1], sorted(setting.values)))
+    known = literals()
+    lines = log_lines()
+    check('lines of the log are found', len(lines) > 10, True)
+    for line in lines:
+        missing = [part for part in map(str.strip, line.split('...'))
+                   if part.strip(' :') and part.strip(' :') not in known]
+        check(line, missing, [])
     end()
 
 

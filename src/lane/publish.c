@@ -413,7 +413,7 @@ static size_t count_unpublished(const struct vmml_real *real,
         if (look_up(window, from, &mapping) != KNOWN_NOT) {
             from = mapping.base + mapping.size;
         } else if (probe(real, from, &mapping) == VMML_REASON_NONE) {
-            count++;
+            count += needs_descriptor(real, from);
             from = mapping.base + mapping.size;
         } else {
             from = next_granule(window, from);

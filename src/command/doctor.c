@@ -155,6 +155,7 @@ static void judge_process(struct vmml_report *report,
     vmml_gates_process(report, subject, &trial);
     vmml_gates_settings(report, subject);
     vmml_gates_limits(report, subject);
+    vmml_gates_python(report, subject, &arguments->doctor);
     vmml_gates_ucx(report, subject, &arguments->doctor, LINKS_NOT_ASKED);
 }
 

@@ -146,7 +146,7 @@ static const uint8_t *at_address(const struct vmml_elf *elf, uint64_t address,
                                  size_t *left)
 {
     const Elf64_Ehdr *header = (const void *)elf->data;
-    const Elf64_Phdr *parts = (const void *)(elf->data + header->e_phoff);
+    const Elf64_Phdr *parts;
     unsigned i;
 
     if (header->e_phentsize != sizeof(*parts) ||
@@ -154,6 +154,7 @@ static const uint8_t *at_address(const struct vmml_elf *elf, uint64_t address,
         !inside(elf, header->e_phoff,
                 (uint64_t)header->e_phnum * sizeof(*parts)))
         return NULL;
+    parts = (const void *)(elf->data + header->e_phoff);
     for (i = 0; i < header->e_phnum; i++) {
         if (parts[i].p_type != PT_LOAD ||
             !inside(elf, parts[i].p_offset, parts[i].p_filesz) ||

@@ -112,12 +112,38 @@ static void add_interpreter(struct vmml_paths *paths, const char *list)
     }
 }
 
+/* Where a running process has loaded modules from. */
+static void add_loaded(struct vmml_paths *paths,
+                       const struct vmml_subject *subject)
+{
+    static const char *const folders[] = {"/site-packages/", "/dist-packages/"};
+    char path[PATH_MAX];
+    size_t i, j;
+
+    for (i = 0; i < subject->file_count; i++) {
+        for (j = 0; j < 2; j++) {
+            const char *file = subject->files[i];
+            const char *at = strstr(file, folders[j]);
+
+            if (at != NULL &&
+                snprintf(path, sizeof(path), "%s%.*s", subject->root,
+                         (int)(at - file + (long)strlen(folders[j])),
+                         file) < (int)sizeof(path))
+                vmml_paths_add(paths, path);
+        }
+    }
+}
+
 void vmml_paths_python(struct vmml_paths *paths,
                        const struct vmml_subject *subject,
                        const struct vmml_doctor *doctor)
 {
     const char *home = vmml_subject_env(subject, "HOME");
 
+    if (subject->pid != 0) {
+        add_loaded(paths, subject);
+        return;
+    }
     if (doctor->venv != NULL) {
         add_prefix(paths, doctor->venv);
         return;

@@ -31,8 +31,9 @@ void vmml_paths_add_list(struct vmml_paths *paths, const char *list);
 void vmml_paths_free(struct vmml_paths *paths);
 
 /* Adds the folders that hold packages for the Python that the subject would
- * use: the given virtual environment alone, else VIRTUAL_ENV, CONDA_PREFIX,
- * PYTHONPATH, the python3 in PATH, the user's and the system's. */
+ * use (or a running one uses): the given virtual environment alone, else
+ * VIRTUAL_ENV, CONDA_PREFIX, PYTHONPATH, the python3 in PATH, the user's and
+ * the system's. */
 void vmml_paths_python(struct vmml_paths *paths,
                        const struct vmml_subject *subject,
                        const struct vmml_doctor *doctor);

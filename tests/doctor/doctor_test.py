@@ -711,6 +711,21 @@ def process_with_settings(bench):
 
 
 @case
+def process_with_pytorch(bench):
+    """The version lies beside what the process has loaded."""
+    venv = bench.venv('torch', 'torch-2.8.0', 'nixl_cu12-1.2.0')
+    site = next(venv.glob('lib/python3*/site-packages'))
+    library = shutil.copy(
+        Path(bench.options.standins, 'standin-cuda.so').resolve(), site)
+    with idle(bench, library, NIXL_UCX_DEEPBIND='1',
+              PYTORCH_ALLOC_CONF='expandable_segments:True') as pid:
+        answer = bench.ask_running('--pid', pid)
+    answer.demand('python.pytorch', 'warn', 'PyTorch 2.8.0 does not read',
+                  'set PYTORCH_CUDA_ALLOC_CONF as well', status=0)
+    answer.demand('python.nixl', 'note', 'NIXL_UCX_DEEPBIND=1', 'none, unless')
+
+
+@case
 def process_not_dumpable(bench):
     if os.geteuid() != 0:
         raise Skip('its files in /proc are for root alone')

@@ -80,6 +80,17 @@ static bool take_symbols(struct vmml_elf *elf)
     return false;
 }
 
+int vmml_elf_take(struct vmml_elf *elf, void *data, size_t size)
+{
+    memset(elf, 0, sizeof(*elf));
+    elf->data = data;
+    elf->size = size;
+    if (is_elf(elf) && take_symbols(elf))
+        return 0;
+    vmml_elf_close(elf);
+    return -ENOEXEC;
+}
+
 int vmml_elf_open(struct vmml_elf *elf, const char *path)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -90,10 +101,9 @@ int vmml_elf_open(struct vmml_elf *elf, const char *path)
         return -errno;
     status = read_whole(elf, fd);
     close(fd);
-    if (status == 0 && (!is_elf(elf) || !take_symbols(elf)))
-        status = -ENOEXEC;
-    if (status != 0)
-        vmml_elf_close(elf);
+    if (status == 0)
+        return vmml_elf_take(elf, elf->data, elf->size);
+    vmml_elf_close(elf);
     return status;
 }
 

@@ -23,6 +23,8 @@ struct vmml_elf {
 /* 0, or -errno: ENOEXEC it is no 64-bit little-endian ELF file with dynamic
  * symbols. */
 int vmml_elf_open(struct vmml_elf *elf, const char *path);
+/* The same for what was read: `data` is malloc'ed and changes its owner. */
+int vmml_elf_take(struct vmml_elf *elf, void *data, size_t size);
 void vmml_elf_close(struct vmml_elf *elf);
 
 bool vmml_elf_exports(const struct vmml_elf *elf, const char *name);

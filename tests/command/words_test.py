@@ -6,13 +6,14 @@ Usage: words_test.py SOURCE_ROOT
 
 import re
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(sys.argv[1])
 sys.path.insert(0, str(ROOT / 'docs/man'))
 
 import settings
-from check import check, end
+from check import check, end, run
 
 
 def table(text):
@@ -38,6 +39,15 @@ def log_lines():
     return re.findall(r'^\| `([^`]+)` \|', section, re.M)
 
 
+def picture():
+    with tempfile.NamedTemporaryFile(suffix='.svg') as new:
+        result = run([sys.executable, str(ROOT / 'scripts/picture'), '--out',
+                      new.name])
+        check('the picture is drawn', result.returncode, 0)
+        check('the picture is that of the data', Path(new.name).read_text() ==
+              (ROOT / 'docs/bandwidth.svg').read_text(), True)
+
+
 def main():
     readme = table((ROOT / 'README.md').read_text())
     library = settings.read(ROOT / 'src')
@@ -48,6 +58,7 @@ def main():
             shown = readme[setting.variable]
             check(setting.variable, (shown[:1], sorted(shown)),
                   (setting.values[:1], sorted(setting.values)))
+    picture()
     known = literals()
     lines = log_lines()
     check('lines of the log are found', len(lines) > 10, True)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the documentation says against the sources: settings, lines of the log.
 
-Usage: words_test.py SOURCE_ROOT
+Usage: words_test.py SOURCE_ROOT VMMLANE
 """
 
 import re
@@ -48,6 +48,22 @@ def picture():
               (ROOT / 'docs/bandwidth.svg').read_text(), True)
 
 
+def manual():
+    """Every option is in vmmlane(1), under its subcommand."""
+    page = (ROOT / 'docs/man/vmmlane.1.scd').read_text()
+    for name in [''] + re.findall(r'^VMML_COMMAND\((\w+),', (
+            ROOT / 'src/command/commands.def').read_text(), re.M):
+        text = run([sys.argv[2], *name.split(), '--help']).stdout
+        options = set(re.findall(r'^ +(?:-\S, )?--([a-z-]+)', text, re.M))
+        section = re.search(rf'^# {name.upper() or "OPTIONS"}\n(.*?)^# ', page,
+                            re.M | re.S)
+        written = re.findall(r'^\*--([a-z-]+)\*', section[1] if section else '',
+                             re.M)
+        common = {'help', 'usage', 'version'}
+        check(f'vmmlane(1): {name or "options"}',
+              sorted(set(written) - common), sorted(options - common))
+
+
 def main():
     readme = table((ROOT / 'README.md').read_text())
     library = settings.read(ROOT / 'src')
@@ -59,6 +75,7 @@ def main():
             check(setting.variable, (shown[:1], sorted(shown)),
                   (setting.values[:1], sorted(setting.values)))
     picture()
+    manual()
     known = literals()
     lines = log_lines()
     check('lines of the log are found', len(lines) > 10, True)

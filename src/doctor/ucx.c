@@ -3,6 +3,7 @@
  * The copies of UCX: found as files, and read as files.
  */
 #include <dirent.h>
+#include <fnmatch.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -524,6 +525,42 @@ static void transports(struct vmml_report *report,
                         "UCX_TLS=%s allows cuda_ipc", list);
 }
 
+/* A list of patterns of glob(7), all to be loaded or, behind '^', none
+ * (ucs/config/global_opts.c); libuct_cuda and libucm_cuda are both "cuda". */
+static bool loads_cuda(const char *list)
+{
+    bool negated = *list == '^', found = false;
+    char pattern[64];
+
+    list += negated;
+    while (*list != '\0') {
+        size_t length = strcspn(list, ",");
+
+        if (length < sizeof(pattern)) {
+            memcpy(pattern, list, length);
+            pattern[length] = '\0';
+            found = found || strcmp(pattern, "all") == 0 ||
+                    fnmatch(pattern, "cuda", 0) == 0;
+        }
+        list += length + (list[length] == ',');
+    }
+    return found != negated;
+}
+
+static void modules(struct vmml_report *report,
+                    const struct vmml_subject *subject)
+{
+    const char *list = vmml_subject_env(subject, "UCX_MODULES");
+    bool good = list == NULL || loads_cuda(list);
+
+    vmml_report_add(report, good ? VMML_PASS : VMML_FAIL, "ucx.modules",
+                    subject->about, "add cuda to UCX_MODULES, or unset it",
+                    good ? "UCX_MODULES=%s"
+                         : "UCX_MODULES=%s leaves out cuda: UCX knows no GPU "
+                           "memory",
+                    list == NULL ? "all" : list);
+}
+
 static bool is_yes(const char *word)
 {
     return strcasecmp(word, "y") == 0 || strcasecmp(word, "yes") == 0 ||
@@ -564,6 +601,7 @@ void vmml_gates_ucx(struct vmml_report *report,
     struct copies copies = {.count = 0};
 
     transports(report, subject);
+    modules(report, subject);
     get_zcopy(report, subject, nvlinks);
     find_copies(&copies, subject, doctor);
     judge_copies(report, subject, &copies);

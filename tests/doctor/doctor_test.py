@@ -605,6 +605,15 @@ def transports_left_out(bench):
 
 
 @case
+def modules_left_out(bench):
+    for value in ('^cu*', 'ib,rdmacm', '^cuda'):
+        bench.ask(UCX_MODULES=value).demand(
+            'ucx.modules', 'fail', 'leaves out cuda', 'add cuda', status=1)
+    for value in ('all', '*', 'cud?', '^ib'):
+        bench.ask(UCX_MODULES=value).demand('ucx.modules', 'pass', status=0)
+
+
+@case
 def reads_without_nvlink(bench):
     bench.ask(VMMLANE_SIM_NVLINK='0').demand(
         'ucx.get', 'warn', 'no NVLink', 'UCX_CUDA_IPC_ENABLE_GET_ZCOPY=y',

@@ -28,6 +28,8 @@ static const struct vmml_choice vmml_pools_choices[] = {
     {"off", VMML_POOLS_OFF},
     {"default", VMML_POOLS_DEFAULT},
     {NULL, 0}};
+static const struct vmml_choice vmml_format_choices[] = {
+    {"text", VMML_LOG_FORMAT_TEXT}, {"json", VMML_LOG_FORMAT_JSON}, {NULL, 0}};
 static const struct vmml_choice vmml_stats_choices[] = {
     {"on", VMML_STATS_ON},
     {"off", VMML_STATS_OFF},

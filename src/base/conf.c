@@ -20,7 +20,8 @@
 
 struct vmml_settings {
     struct vmml_conf conf;
-    int log_level;
+    struct vmml_log_levels log_levels;
+    unsigned log_rate;
     const char *log_file;
     /* Text is copied: an application may change its environment later. */
 #define VMML_TOGGLE_CHOICE(variable, field, choices, fallback, meaning)
@@ -31,6 +32,13 @@ struct vmml_settings {
 #include "base/toggles.def"
 };
 
+#define LEVELS_DEFAULT                                                         \
+    {                                                                          \
+        .rest = VMML_LOG_WARN, .of = {                                         \
+            [0 ... VMML_LOG_TOPICS - 1] = VMML_LOG_WARN                        \
+        }                                                                      \
+    }
+
 /* For as many threads as may come first at once. */
 #define VMML_SETTINGS_PLACES 16
 
@@ -39,7 +47,7 @@ static const struct vmml_settings vmml_settings_default = {
 #define VMML_TOGGLE_CHOICE(variable, field, choices, fallback, meaning)        \
     .conf.field = (fallback),
 #define VMML_TOGGLE_TEXT(variable, field, size, meaning)
-#define VMML_TOGGLE_LOG_LEVEL(variable, meaning) .log_level = VMML_LOG_WARN,
+#define VMML_TOGGLE_LOG_LEVEL(variable, meaning) .log_levels = LEVELS_DEFAULT,
 #define VMML_TOGGLE_LOG_FILE(variable, meaning)
 #include "base/toggles.def"
 };
@@ -164,6 +172,49 @@ static const char *vmml_read_path(const char *variable, char *buffer,
     return buffer;
 }
 
+static void vmml_report_levels(const char *variable, const char *text)
+{
+    char topics[160] = "";
+    int i;
+
+    for (i = 0; i < VMML_LOG_TOPICS; i++) {
+        strncat(topics, i > 0 ? ", " : "", sizeof(topics) - strlen(topics) - 1);
+        strncat(topics, vmml_log_topics[i],
+                sizeof(topics) - strlen(topics) - 1);
+    }
+    vmml_warn("%s=%s is not one of off, error, warn, info, debug, trace, or a "
+              "list of them and TOPIC=LEVEL with ',' between (topics: %s): "
+              "warn is used",
+              variable, text, topics);
+}
+
+static void vmml_read_levels(const char *variable,
+                             struct vmml_log_levels *levels, bool report)
+{
+    const char *text = vmml_environment(variable);
+
+    *levels = (struct vmml_log_levels)LEVELS_DEFAULT;
+    if (text != NULL && !vmml_log_levels_parse(text, levels) && report)
+        vmml_report_levels(variable, text);
+}
+
+/* text: of the setting, or NULL. */
+static unsigned vmml_read_number(const char *variable, const char *text,
+                                 bool report)
+{
+    unsigned long value;
+    char *end;
+
+    if (text == NULL)
+        return 0;
+    value = strtoul(text, &end, 10);
+    if (text[0] >= '0' && text[0] <= '9' && *end == '\0' && value <= UINT_MAX)
+        return (unsigned)value;
+    if (report)
+        vmml_warn("%s=%s is no number: 0 is used", variable, text);
+    return 0;
+}
+
 static void vmml_read_settings(struct vmml_settings *s, bool report)
 {
 #define VMML_TOGGLE_CHOICE(variable, field, choices, fallback, meaning)        \
@@ -172,12 +223,13 @@ static void vmml_read_settings(struct vmml_settings *s, bool report)
     s->conf.field = vmml_read_text(#variable, s->text_##field,                 \
                                    sizeof(s->text_##field), report);
 #define VMML_TOGGLE_LOG_LEVEL(variable, meaning)                               \
-    s->log_level =                                                             \
-        vmml_read_choice(#variable, vmml_log_choices, VMML_LOG_WARN, report);
+    vmml_read_levels(#variable, &s->log_levels, report);
 #define VMML_TOGGLE_LOG_FILE(variable, meaning)                                \
     s->log_file = vmml_read_path(#variable, s->text_log_file,                  \
                                  sizeof(s->text_log_file), report);
 #include "base/toggles.def"
+    s->log_rate =
+        vmml_read_number("VMMLANE_LOG_RATE", s->conf.log_rate, report);
 }
 
 static const struct vmml_settings *
@@ -188,7 +240,8 @@ vmml_settings_publish(const struct vmml_settings *own)
 
     if (!atomic_compare_exchange_strong(&vmml_settings_ready, &ready, own))
         return ready;
-    __atomic_store_n(&vmml_log_level, own->log_level, __ATOMIC_RELAXED);
+    __atomic_store_n(&vmml_log_level, vmml_log_level_highest(&own->log_levels),
+                     __ATOMIC_RELAXED);
     /* Bad values are told when the log knows its level and its file. */
     vmml_read_settings(&again, true);
     return own;
@@ -222,4 +275,14 @@ bool vmml_conf_children(void)
 const char *vmml_conf_log_file(void)
 {
     return vmml_settings_get()->log_file;
+}
+
+const struct vmml_log_levels *vmml_conf_log_levels(void)
+{
+    return &vmml_settings_get()->log_levels;
+}
+
+unsigned vmml_conf_log_rate(void)
+{
+    return vmml_settings_get()->log_rate;
 }

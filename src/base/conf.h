@@ -21,6 +21,11 @@ enum vmml_conf_native {
     VMML_NATIVE_NEVER, /* serve those as well */
 };
 
+enum vmml_conf_log_format {
+    VMML_LOG_FORMAT_TEXT,
+    VMML_LOG_FORMAT_JSON, /* one object a line */
+};
+
 enum vmml_conf_stats {
     VMML_STATS_ON,
     VMML_STATS_OFF,
@@ -45,7 +50,11 @@ struct vmml_conf {
     const char *transport;        /* VMMLANE_TRANSPORT, or NULL: see
                                    * transport/steps.h */
     bool children;                /* VMMLANE_CHILDREN */
+    bool strict;                  /* VMMLANE_STRICT */
     enum vmml_conf_stats stats;   /* VMMLANE_STATS */
+    const char *metrics_file;     /* VMMLANE_METRICS_FILE, or NULL: %p, %h */
+    enum vmml_conf_log_format log_format; /* VMMLANE_LOG_FORMAT */
+    const char *log_rate; /* VMMLANE_LOG_RATE as text: conf_log.h */
 };
 
 /* The settings; read from the environment by the first call, which also opens

@@ -6,6 +6,7 @@
 #ifndef VMML_BASE_HASH_H
 #define VMML_BASE_HASH_H
 
+#include <endian.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -30,6 +31,16 @@ static inline uint64_t vmml_mix64(uint64_t value)
     value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9ull;
     value = (value ^ value >> 27) * 0x94d049bb133111ebull;
     return value ^ value >> 31;
+}
+
+/* Of a window: the nonce of its exporter (16 bytes), base and size. */
+static inline uint64_t vmml_hash_window(const uint8_t *nonce, uint64_t base,
+                                        uint64_t size)
+{
+    const uint64_t range[2] = {htole64(base), htole64(size)};
+
+    return vmml_mix64(vmml_fnv1a64(vmml_fnv1a64(VMML_FNV_START, nonce, 16),
+                                   range, sizeof(range)));
 }
 
 /* CRC-32C (Castagnoli), as in RFC 3720, 4 bits at a time. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Own formatter, one buffer on the stack, one write(2): hooks run before main,
- * inside allocators and in forked children.
+ * Own formatter (text.h), buffers on the stack, one write(2): hooks run before
+ * main, inside allocators and in forked children.
  *
  * The file is opened for each line and closed again. A descriptor that was
  * kept would be one that the application may close (closefrom) and get again
@@ -15,200 +15,21 @@
 #include <stdarg.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/utsname.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/conf.h"
 #include "base/conf_log.h"
+#include "base/hash.h"
+#include "base/text.h"
+#include "stats/count.h"
 
 /* Until the settings are read every line comes to vmml_log_write. */
 int vmml_log_level = VMML_LOG_TRACE;
 
-struct vmml_line {
-    char *text;
-    size_t size;
-    size_t used;
-    bool cut;
-};
-
-struct vmml_spec {
-    unsigned width;
-    bool zero;
-    bool alternate;
-    unsigned longs; /* 0 int, 1 long or size_t, 2 long long */
-};
-
-static void vmml_put(struct vmml_line *line, char c)
-{
-    if (line->used < line->size)
-        line->text[line->used++] = c;
-    else
-        line->cut = true;
-}
-
-/* A line stays one line, whatever an environment variable holds. */
-static void vmml_put_text(struct vmml_line *line, const char *text,
-                          unsigned width)
-{
-    size_t length;
-
-    if (text == NULL)
-        text = "(null)";
-    for (length = strlen(text); length < width; length++)
-        vmml_put(line, ' ');
-    for (; *text != '\0'; text++) {
-        unsigned char c = (unsigned char)*text;
-
-        vmml_put(line, c < 0x20 || c == 0x7f ? '?' : *text);
-    }
-}
-
-static void vmml_put_number(struct vmml_line *line, unsigned long long value,
-                            bool negative, unsigned base,
-                            const struct vmml_spec *spec)
-{
-    char digits[32];
-    unsigned count = 0, taken, fill;
-
-    do {
-        digits[count++] = "0123456789abcdef"[value % base];
-        value /= base;
-    } while (value != 0);
-
-    taken = count + (negative ? 1 : 0) + (spec->alternate ? 2 : 0);
-    fill = spec->width > taken ? spec->width - taken : 0;
-    for (; !spec->zero && fill > 0; fill--)
-        vmml_put(line, ' ');
-    if (negative)
-        vmml_put(line, '-');
-    if (spec->alternate) {
-        vmml_put(line, '0');
-        vmml_put(line, 'x');
-    }
-    for (; fill > 0; fill--)
-        vmml_put(line, '0');
-    while (count > 0)
-        vmml_put(line, digits[--count]);
-}
-
-static const char *vmml_parse_spec(const char *format, struct vmml_spec *spec)
-{
-    memset(spec, 0, sizeof(*spec));
-    for (; *format == '0' || *format == '#'; format++) {
-        spec->zero = spec->zero || *format == '0';
-        spec->alternate = spec->alternate || *format == '#';
-    }
-    for (; *format >= '0' && *format <= '9'; format++) {
-        if (spec->width < VMML_LOG_LINE_MAX)
-            spec->width = spec->width * 10 + (unsigned)(*format - '0');
-    }
-    for (; *format == 'l' || *format == 'z'; format++)
-        spec->longs++;
-    return format;
-}
-
-/* Sign-extended where `is_signed`. */
-static unsigned long long vmml_take(va_list *args, unsigned longs,
-                                    bool is_signed)
-{
-    if (longs == 0 && is_signed)
-        return (unsigned long long)(long long)va_arg(*args, int);
-    if (longs == 0)
-        return va_arg(*args, unsigned);
-    /* long and long long are alike on the 64-bit CPUs that there are. */
-    return va_arg(*args, unsigned long long);
-}
-
-_Static_assert(sizeof(long) == sizeof(long long) &&
-                   sizeof(size_t) == sizeof(long long),
-               "one way to take all but int");
-
-/* Returns the place after the conversion. */
-static const char *vmml_put_conversion(struct vmml_line *line,
-                                       const char *format, va_list *args)
-{
-    struct vmml_spec spec;
-    unsigned long long value;
-    bool negative;
-
-    format = vmml_parse_spec(format, &spec);
-    switch (*format) {
-    case '\0':
-        return format;
-    case 's':
-        vmml_put_text(line, va_arg(*args, const char *), spec.width);
-        break;
-    case 'c':
-        vmml_put(line, (char)va_arg(*args, int));
-        break;
-    case 'd':
-    case 'i':
-        value = vmml_take(args, spec.longs, true);
-        negative = (long long)value < 0;
-        spec.alternate = false;
-        vmml_put_number(line, negative ? -value : value, negative, 10, &spec);
-        break;
-    case 'u':
-    case 'x':
-        spec.alternate = spec.alternate && *format == 'x';
-        vmml_put_number(line, vmml_take(args, spec.longs, false), false,
-                        *format == 'x' ? 16 : 10, &spec);
-        break;
-    case 'p':
-        spec.alternate = true;
-        vmml_put_number(line, (uintptr_t)va_arg(*args, void *), false, 16,
-                        &spec);
-        break;
-    default:
-        vmml_put(line, *format);
-        break;
-    }
-    return format + 1;
-}
-
-static void vmml_put_format(struct vmml_line *line, const char *format,
-                            va_list *args)
-{
-    while (*format != '\0') {
-        if (*format == '%')
-            format = vmml_put_conversion(line, format + 1, args);
-        else
-            vmml_put(line, *format++);
-    }
-}
-
-__attribute__((format(printf, 2, 3))) static void
-vmml_put_printf(struct vmml_line *line, const char *format, ...)
-{
-    va_list args;
-
-    va_start(args, format);
-    vmml_put_format(line, format, &args);
-    va_end(args);
-}
-
-/* %p the process, %h the host, %% a per cent sign. False: too long. */
-static bool vmml_log_path(const char *pattern, char *path, size_t size)
-{
-    struct vmml_line line = {.text = path, .size = size - 1};
-    struct utsname host;
-
-    for (; *pattern != '\0'; pattern++) {
-        char what = *pattern == '%' ? *++pattern : '\0';
-
-        if (what == 'p')
-            vmml_put_printf(&line, "%d", (int)getpid());
-        else if (what == 'h')
-            vmml_put_text(&line, uname(&host) == 0 ? host.nodename : "host", 0);
-        else if (*pattern == '\0')
-            break;
-        else
-            vmml_put(&line, *pattern);
-    }
-    path[line.used] = '\0';
-    return !line.cut;
-}
+__thread struct vmml_log_key *vmml_log_key
+    __attribute__((tls_model("initial-exec")));
 
 /* The host must not die of SIGPIPE because of a line of ours. */
 static void vmml_write_quiet(int fd, const char *text, size_t length)
@@ -239,7 +60,7 @@ static int vmml_log_open(const char *pattern)
 {
     char path[4096];
 
-    if (!vmml_log_path(pattern, path, sizeof(path))) {
+    if (!vmml_path_expand(pattern, path, sizeof(path))) {
         errno = ENAMETOOLONG;
         return -1;
     }
@@ -252,7 +73,7 @@ static void vmml_log_emit(const char *text, size_t length)
     static struct vmml_once failed;
     const char *pattern = vmml_conf_log_file();
     char message[VMML_LOG_LINE_MAX];
-    struct vmml_line line = {.text = message, .size = sizeof(message) - 1};
+    struct vmml_text line = {.at = message, .size = sizeof(message) - 1};
     int fd;
 
     if (pattern != NULL) {
@@ -263,10 +84,10 @@ static void vmml_log_emit(const char *text, size_t length)
             return;
         }
         if (vmml_once(&failed)) {
-            vmml_put_printf(&line,
-                            "vmmlane[%d] WARN %s: VMMLANE_LOG_FILE=%s cannot "
-                            "be opened (errno %d): stderr is used",
-                            (int)getpid(), __func__, pattern, errno);
+            vmml_text_printf(&line,
+                             "vmmlane[%d] WARN %s: VMMLANE_LOG_FILE=%s cannot "
+                             "be opened (errno %d): stderr is used",
+                             (int)getpid(), __func__, pattern, errno);
             message[line.used++] = '\n';
             vmml_write_quiet(STDERR_FILENO, message, line.used);
         }
@@ -274,29 +95,200 @@ static void vmml_log_emit(const char *text, size_t length)
     vmml_write_quiet(STDERR_FILENO, text, length);
 }
 
-void vmml_log_write(enum vmml_log_level level, const char *function,
-                    const char *format, ...)
-{
-    static const char *const names[] = {"OFF",   "ERROR", "WARN", "INFO",
-                                        "DEBUG", "TRACE", "STATS"};
-    char text[VMML_LOG_LINE_MAX];
-    struct vmml_line line = {.text = text, .size = sizeof(text) - 1};
-    int saved_errno = errno;
-    va_list args;
+/* ---- lines ---- */
 
-    vmml_conf(); /* reads the level and the file at the first line */
-    if (level != VMML_LOG_STATS &&
-        __atomic_load_n(&vmml_log_level, __ATOMIC_RELAXED) < (int)level)
-        goto out;
-    vmml_put_printf(&line, "vmmlane[%d] %s %s: ", (int)getpid(), names[level],
-                    function);
-    va_start(args, format);
-    vmml_put_format(&line, format, &args);
-    va_end(args);
+/* What is said of an event besides its message. */
+struct event {
+    enum vmml_log_level level;
+    const char *topic;
+    const char *function;
+    const struct vmml_log_key *key; /* NULL: none */
+    struct timespec time;
+};
+
+static const char *const level_names[] = {"OFF",   "ERROR", "WARN", "INFO",
+                                          "DEBUG", "TRACE", "STATS"};
+
+/* For tools: no capitals. */
+static const char *const level_words[] = {"off",   "error", "warn", "info",
+                                          "debug", "trace", "stats"};
+
+/* The folder that holds the file, `topic` long enough for one. */
+static void topic_of(const char *file, char topic[VMML_LOG_TOPIC_MAX])
+{
+    const char *end = strrchr(file, '/');
+    const char *begin = end;
+    size_t length;
+
+    topic[0] = '\0';
+    if (end == NULL)
+        return;
+    while (begin > file && begin[-1] != '/')
+        begin--;
+    length = (size_t)(end - begin);
+    if (length >= VMML_LOG_TOPIC_MAX)
+        length = VMML_LOG_TOPIC_MAX - 1;
+    memcpy(topic, begin, length);
+    topic[length] = '\0';
+}
+
+/* The same in both processes, and for every key of a window. */
+static unsigned key_id(const struct vmml_log_key *key)
+{
+    return (unsigned)vmml_hash_window(key->nonce, key->base, key->size);
+}
+
+static void put_head(struct vmml_text *line, const struct event *event)
+{
+    vmml_text_printf(line, "vmmlane[%d] ", (int)getpid());
+    vmml_text_time(line, &event->time, false);
+    vmml_text_printf(line, " %s %s %s", level_names[event->level], event->topic,
+                     event->function);
+    if (event->key != NULL)
+        vmml_text_printf(line, " [key %08x 0x%lx+0x%lx]", key_id(event->key),
+                         (unsigned long)event->key->base,
+                         (unsigned long)event->key->size);
+    vmml_text_printf(line, ": ");
+}
+
+static void write_text(const struct event *event, const char *format,
+                       va_list *args)
+{
+    char text[VMML_LOG_LINE_MAX];
+    struct vmml_text line = {.at = text, .size = sizeof(text) - 1};
+
+    put_head(&line, event);
+    vmml_text_vprintf(&line, format, args);
     if (line.cut)
         memcpy(text + line.size - 3, "...", 3);
     text[line.used++] = '\n';
     vmml_log_emit(text, line.used);
+}
+
+/* So much as no message of VMML_LOG_LINE_MAX bytes can need, were each of them
+ * escaped, and the other members. */
+#define JSON_MAX (6 * VMML_LOG_LINE_MAX + 512)
+
+static void write_json(const struct event *event, const char *format,
+                       va_list *args)
+{
+    char message[VMML_LOG_LINE_MAX];
+    struct vmml_text plain = {.at = message, .size = sizeof(message) - 1};
+    char text[JSON_MAX];
+    struct vmml_text line = {.at = text, .size = sizeof(text)};
+
+    vmml_text_vprintf(&plain, format, args);
+    if (plain.cut)
+        memcpy(message + plain.size - 3, "...", 3);
+    message[plain.used] = '\0';
+    vmml_text_printf(&line, "{\"time\":\"");
+    vmml_text_time(&line, &event->time, true);
+    vmml_text_printf(&line,
+                     "\",\"pid\":%d,\"tid\":%ld,\"level\":\"%s\","
+                     "\"topic\":\"%s\",\"function\":\"%s\",",
+                     (int)getpid(), (long)syscall(SYS_gettid),
+                     level_words[event->level], event->topic, event->function);
+    if (event->key != NULL)
+        vmml_text_printf(&line,
+                         "\"key\":\"%08x\",\"window\":\"0x%lx\","
+                         "\"window_bytes\":%lu,",
+                         key_id(event->key), (unsigned long)event->key->base,
+                         (unsigned long)event->key->size);
+    vmml_text_printf(&line, "\"message\":");
+    vmml_text_json(&line, message);
+    vmml_text_printf(&line, "}\n");
+    vmml_log_emit(text, line.used);
+}
+
+static void write_event(const struct event *event, const char *format,
+                        va_list *args)
+{
+    if (vmml_conf()->log_format == VMML_LOG_FORMAT_JSON)
+        write_json(event, format, args);
+    else
+        write_text(event, format, args);
+}
+
+__attribute__((format(printf, 2, 3))) static void
+write_own(const struct event *event, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    write_event(event, format, &args);
+    va_end(args);
+}
+
+/* ---- how many lines ---- */
+
+/* Lines of the second that is now, and those left out in it. */
+static atomic_long rate_second;
+static atomic_ulong rate_lines;
+static atomic_ulong rate_dropped;
+
+static void tell_dropped(const struct event *event, unsigned long dropped)
+{
+    struct event own = *event;
+
+    own.level = VMML_LOG_WARN;
+    own.key = NULL;
+    own.function = __func__;
+    write_own(&own, "%lu lines were left out (VMMLANE_LOG_RATE=%u)", dropped,
+              vmml_conf_log_rate());
+}
+
+/* What says that something is wrong, and what was asked for, always passes. */
+static bool may_write(const struct event *event)
+{
+    unsigned rate = vmml_conf_log_rate();
+    long second = atomic_load(&rate_second);
+    unsigned long dropped;
+
+    if (rate == 0 || event->level <= VMML_LOG_WARN ||
+        event->level == VMML_LOG_STATS)
+        return true;
+    if (second != event->time.tv_sec &&
+        atomic_compare_exchange_strong(&rate_second, &second,
+                                       event->time.tv_sec)) {
+        atomic_store(&rate_lines, 0);
+        dropped = atomic_exchange(&rate_dropped, 0);
+        if (dropped > 0)
+            tell_dropped(event, dropped);
+    }
+    if (atomic_fetch_add(&rate_lines, 1) < rate)
+        return true;
+    atomic_fetch_add(&rate_dropped, 1);
+    return false;
+}
+
+void vmml_log_write(enum vmml_log_level level, const char *file,
+                    const char *function, const char *format, ...)
+{
+    char topic[VMML_LOG_TOPIC_MAX];
+    struct event event = {
+        .level = level,
+        .topic = topic,
+        .function = function,
+        .key = vmml_log_key,
+    };
+    int saved_errno = errno;
+    va_list args;
+
+    if (event.key != NULL && event.key->nonce == NULL)
+        event.key = NULL;
+    topic_of(file, topic);
+    if (level != VMML_LOG_STATS &&
+        (int)level > vmml_log_level_of(vmml_conf_log_levels(), topic))
+        goto out;
+    clock_gettime(CLOCK_REALTIME, &event.time);
+    if (may_write(&event)) {
+        vmml_count(log_lines);
+        va_start(args, format);
+        write_event(&event, format, &args);
+        va_end(args);
+    } else {
+        vmml_count(log_lines_dropped);
+    }
 out:
     errno = saved_errno;
 }

@@ -3,14 +3,21 @@
  * The log: one line for each event, without malloc and without stdio, so that
  * it works inside allocators, before main and in a forked child.
  *
- * Line: `vmmlane[PID] LEVEL function: message`, written by one write(2) to
- * stderr or VMMLANE_LOG_FILE. errno is kept.
+ * A line is written by one write(2) to stderr or VMMLANE_LOG_FILE. As text
+ *
+ *   vmmlane[PID] 12:34:56.123456Z LEVEL topic function [KEY]: message
+ *
+ * where the topic is the folder of the source file, and KEY is there while the
+ * line concerns a key: `key 9f3c21aa 0x7f0000000000+0x4000000`, an id that is
+ * the same in both processes, and the window in the exporter. With
+ * VMMLANE_LOG_FORMAT=json one object with the same members. errno is kept.
  */
 #ifndef VMML_BASE_LOG_H
 #define VMML_BASE_LOG_H
 
-#include <stdbool.h>
 #include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
 
 enum vmml_log_level {
     VMML_LOG_OFF,
@@ -18,20 +25,21 @@ enum vmml_log_level {
     VMML_LOG_WARN,  /* default: lost lanes, bad settings */
     VMML_LOG_INFO,  /* once a process: what is on, what was found */
     VMML_LOG_DEBUG, /* every decision, with its reason */
-    VMML_LOG_TRACE, /* every hooked call of UCX */
+    VMML_LOG_TRACE, /* every hooked call of UCX, every copy */
     VMML_LOG_STATS, /* statistics that were asked for, at every level */
 };
 
 /* Lines longer than this are cut and end in "...". */
-#define VMML_LOG_LINE_MAX 512
+#define VMML_LOG_LINE_MAX 1024
 
-/* A plain int: read before any argument is evaluated. */
+/* The highest level of any topic. A plain int: read before any argument is
+ * evaluated. */
 extern int vmml_log_level;
 
-/* printf subset: %s %d %i %u %x %c %p %%, with l, ll, z, 0-padding, width. */
-void vmml_log_write(enum vmml_log_level level, const char *function,
-                    const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+/* See vmml_text_printf(). file: __FILE__, which tells the topic. */
+void vmml_log_write(enum vmml_log_level level, const char *file,
+                    const char *function, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 
 #define vmml_log(level, ...)                                                   \
     do {                                                                       \
@@ -39,7 +47,7 @@ void vmml_log_write(enum vmml_log_level level, const char *function,
                 __atomic_load_n(&vmml_log_level, __ATOMIC_RELAXED) >=          \
                     (int)(level),                                              \
                 0))                                                            \
-            vmml_log_write(level, __func__, __VA_ARGS__);                      \
+            vmml_log_write(level, __FILE__, __func__, __VA_ARGS__);            \
     } while (0)
 
 #define vmml_error(...) vmml_log(VMML_LOG_ERROR, __VA_ARGS__)
@@ -66,5 +74,29 @@ static inline bool vmml_once(struct vmml_once *once)
         if (vmml_once(&once_))                                                 \
             vmml_warn(__VA_ARGS__);                                            \
     } while (0)
+
+/* The key that this thread is busy with. */
+struct vmml_log_key {
+    const uint8_t *nonce; /* 16 bytes; NULL: no key */
+    uint64_t base;
+    uint64_t size;
+    struct vmml_log_key *outer;
+};
+
+extern __thread struct vmml_log_key *vmml_log_key
+    __attribute__((tls_model("initial-exec")));
+
+static inline void vmml_log_key_leave(const struct vmml_log_key *key)
+{
+    vmml_log_key = key->outer;
+}
+
+/* From here to the end of the block, lines of this thread concern the key of a
+ * window. The nonce is read when a line is written: it must stay. */
+#define VMML_LOG_KEY(nonce_, base_, size_)                                     \
+    struct vmml_log_key log_key_                                               \
+        __attribute__((cleanup(vmml_log_key_leave))) = {                       \
+            (nonce_), (base_), (size_), vmml_log_key};                         \
+    vmml_log_key = &log_key_
 
 #endif

@@ -6,6 +6,7 @@
 #include <strings.h>
 
 #include "base/choices.h"
+#include "base/levels.h"
 
 const struct vmml_setting vmml_settings_list[] = {
 #define VMML_TOGGLE_CHOICE(variable, field, choices, fallback, meaning)        \
@@ -32,8 +33,13 @@ const struct vmml_setting *vmml_setting_find(const char *variable)
 
 bool vmml_setting_takes(const struct vmml_setting *setting, const char *value)
 {
+    struct vmml_log_levels levels;
+
     if (setting->choices == NULL)
         return true;
+    /* More than one word: levels of topics. */
+    if (setting->choices == vmml_log_choices)
+        return vmml_log_levels_parse(value, &levels);
     for (const struct vmml_choice *c = setting->choices; c->word != NULL; c++) {
         if (strcasecmp(c->word, value) == 0)
             return true;

@@ -20,6 +20,13 @@ struct vmml_exporter vmml_exporter = {
     .lock = PTHREAD_MUTEX_INITIALIZER,
 };
 
+const uint8_t *vmml_exporter_nonce(void)
+{
+    return vmml_exporter.ledger == NULL
+               ? NULL
+               : vmml_ledger_nonce(vmml_exporter.ledger);
+}
+
 void vmml_fd_list_init(struct vmml_fd_list *list)
 {
     list->fds = list->inline_fds;
@@ -68,6 +75,7 @@ void vmml_chunk_kill(struct vmml_window *window, struct vmml_chunk *chunk,
                      struct vmml_fd_list *fds)
 {
     int fd = chunk->fd;
+    VMML_LOG_KEY(vmml_exporter_nonce(), window->base, window->size);
 
     vmml_debug("chunk 0x%lx+0x%lx of window 0x%lx is revoked",
                (unsigned long)chunk->address, (unsigned long)chunk->size,
@@ -87,6 +95,7 @@ void vmml_window_retire(struct vmml_window *window, struct vmml_fd_list *fds)
 {
     uint64_t from = window->base;
     struct vmml_chunk *chunk;
+    VMML_LOG_KEY(vmml_exporter_nonce(), window->base, window->size);
 
     while ((chunk = vmml_window_next_chunk(window, &from, UINT64_MAX)) != NULL)
         vmml_chunk_kill(window, chunk, fds);
@@ -207,6 +216,7 @@ struct vmml_window *vmml_exporter_window(uint64_t base, uint64_t size,
     window->index = (uint32_t)index;
     atomic_store(&vmml_exporter.has_windows, true);
     vmml_count(windows_added);
+    VMML_LOG_KEY(vmml_exporter_nonce(), base, size);
     vmml_debug("window 0x%lx+0x%lx of device %d", (unsigned long)base,
                (unsigned long)size, (int)device);
     return window;

@@ -174,14 +174,7 @@ bool vmml_handle_is_foreign(const uint8_t *bytes, unsigned available)
 uint64_t vmml_identity(const uint8_t nonce[VMML_NONCE_SIZE], uint64_t base,
                        uint64_t size)
 {
-    uint8_t range[16];
-    uint64_t hash;
-
-    put64(range, base);
-    put64(range + 8, size);
-    hash = vmml_fnv1a64(VMML_FNV_START, nonce, VMML_NONCE_SIZE);
-    hash = vmml_fnv1a64(hash, range, sizeof(range));
-    return vmml_mix64(hash) | 1ull << 63;
+    return vmml_hash_window(nonce, base, size) | 1ull << 63;
 }
 
 void vmml_identity_uuid(const uint8_t nonce[VMML_NONCE_SIZE],

@@ -18,6 +18,8 @@
 /* So often a chunk may change under a pack before the pack gives up. */
 #define PUBLISH_TRIES 8
 
+__thread int vmml_publish_code __attribute__((tls_model("initial-exec")));
+
 struct mapping {
     CUdeviceptr base;
     size_t size;
@@ -153,6 +155,7 @@ static enum vmml_reason export_fabric(const struct vmml_real *real,
     CUresult result = real->cuMemExportToShareableHandle(
         &means->fabric, handle, CU_MEM_HANDLE_TYPE_FABRIC, 0);
 
+    vmml_publish_code = (int)result;
     if (result == CUDA_SUCCESS)
         return VMML_REASON_NONE;
     return result == CUDA_ERROR_NOT_PERMITTED ||
@@ -171,6 +174,7 @@ static enum vmml_reason export_handle(const struct vmml_real *real,
         return export_fabric(real, handle, means);
     result = real->cuMemExportToShareableHandle(
         &means->fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    vmml_publish_code = (int)result;
     if (result == CUDA_SUCCESS)
         return VMML_REASON_NONE;
     means->fd = -1;
@@ -197,6 +201,7 @@ static enum vmml_reason export_chunk(const struct vmml_real *real,
     if (reason != VMML_REASON_NONE || means->fd < 0)
         return reason;
     means->fd = vmml_fd_raise(means->fd);
+    vmml_publish_code = means->fd < 0 ? means->fd : 0;
     return means->fd < 0 ? VMML_REASON_NO_DESCRIPTOR : VMML_REASON_NONE;
 }
 
@@ -278,6 +283,9 @@ static enum vmml_reason go_live(struct vmml_window *window,
     *live = chunk != NULL && chunk->state == VMML_EXPORT_LIVE;
     pthread_mutex_unlock(&vmml_exporter.lock);
     vmml_fd_list_close(&fds);
+    if (*live)
+        vmml_debug("chunk 0x%llx+0x%zx is published",
+                   (unsigned long long)mapping->base, mapping->size);
     return reason;
 }
 

@@ -265,6 +265,8 @@ void vmml_lane_register(vmml_uct_md_h md, vmml_uct_mem_h memh, void *address,
     vmml_fd_list_close(&fds);
     if (!taken)
         VMML_LOST(LEDGER, .address = registration.address, .length = length);
+    VMML_LOG_KEY(taken ? vmml_exporter_nonce() : NULL, memory.base,
+                 memory.size);
     vmml_debug("registration %p+0x%lx of window 0x%lx+0x%lx: %s", address,
                (unsigned long)length, (unsigned long)memory.base,
                (unsigned long)memory.size,
@@ -473,6 +475,7 @@ bool vmml_lane_begin_pack(vmml_uct_md_h md, vmml_uct_mem_h memh, void *address,
         if (!begin(md, memh, &copy, &verified, from, end))
             return false;
     }
+    VMML_LOG_KEY(vmml_exporter_nonce(), copy.window->base, copy.window->size);
     if (!verified)
         reason = serve_and_note(&copy, from, end);
     end_begin(&copy, reason, pack);

@@ -46,6 +46,10 @@ struct vmml_exporter {
 
 extern struct vmml_exporter vmml_exporter;
 
+/* Of the ledger, which stays once it is there; NULL before. For the log: it
+ * may be asked for without the lock by who has a window of it. */
+const uint8_t *vmml_exporter_nonce(void);
+
 /* Descriptors to close after the lock was dropped. */
 struct vmml_fd_list {
     int *fds;
@@ -122,7 +126,12 @@ void vmml_idle_add(struct vmml_window *window, uint64_t from, uint64_t to);
 /* In a child of fork. */
 void vmml_idle_forget(void);
 
-/* One warning for each reason, then a count. */
+/* What the last export of this thread that failed ended with: a CUresult, or
+ * -errno; 0: none failed. For vmml_lane_warn(). */
+extern __thread int vmml_publish_code;
+
+/* One warning for each reason, then a count. Makes driver calls at the first:
+ * without the lock. */
 void vmml_lane_warn(enum vmml_reason reason, uint64_t address, uint64_t length);
 
 #endif

@@ -4,6 +4,7 @@
  */
 #include "lane/state.h"
 
+#include "base/driver.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/remedy.h"
@@ -32,7 +33,8 @@ static const char *remedy(enum vmml_reason reason)
     }
 }
 
-static void warn_of_limit(uint64_t address, uint64_t length)
+static void warn_of_limit(uint64_t address, uint64_t length, unsigned wanted,
+                          int code)
 {
     struct vmml_fd_limit limit = vmml_fd_limit();
     size_t chunks;
@@ -41,32 +43,125 @@ static void warn_of_limit(uint64_t address, uint64_t length)
     chunks = vmml_exporter.chunk_count;
     pthread_mutex_unlock(&vmml_exporter.lock);
     vmml_warn(
-        "no fast lane for 0x%lx+0x%lx: too few file descriptors, and each "
-        "chunk needs one. RLIMIT_NOFILE's hard limit of %lu allows %zu "
+        "no fast lane for 0x%lx+0x%lx (%u chunks, result %d): too few file "
+        "descriptors, and each chunk needs one. RLIMIT_NOFILE's hard limit of "
+        "%lu allows %zu "
         "(%d stay the application's), %zu are free, %zu chunks have one. "
         "Transfers of it are correct and slow. Remedy: %s",
-        (unsigned long)address, (unsigned long)length, limit.hard,
+        (unsigned long)address, (unsigned long)length, wanted, code, limit.hard,
         limit.numbers, VMML_FD_SPARE, vmml_fd_room(), chunks,
         remedy(VMML_REASON_NO_DESCRIPTOR));
+}
+
+/* What there is of a request. */
+struct facts {
+    unsigned chunks; /* of the first COUNT_MAX, holes counted by granules */
+    unsigned long long handle_types; /* of a chunk without descriptors, or of
+                                      * the last */
+};
+
+/* It is walked once for each cause. */
+#define COUNT_MAX 10000
+
+static bool handle_types_at(const struct vmml_real *real, CUdeviceptr ptr,
+                            unsigned long long *types)
+{
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp prop;
+    CUresult result;
+
+    if (real->cuMemRetainAllocationHandle(&handle, (void *)ptr) != CUDA_SUCCESS)
+        return false;
+    result = real->cuMemGetAllocationPropertiesFromHandle(&prop, handle);
+    vmml_release(real, handle);
+    *types = prop.requestedHandleTypes;
+    return result == CUDA_SUCCESS;
+}
+
+static void look(const struct vmml_real *real, uint64_t address, uint64_t end,
+                 struct facts *facts)
+{
+    unsigned steps = 0;
+    bool found = false;
+    CUdeviceptr base;
+    size_t size;
+
+    while (address < end && steps++ < COUNT_MAX) {
+        if (vmml_mapping_at(real, address, &base, &size) != CUDA_SUCCESS ||
+            size == 0) {
+            address = (address / VMML_GRANULE + 1) * VMML_GRANULE;
+            continue;
+        }
+        facts->chunks++;
+        address = base + size;
+        if (!found && handle_types_at(real, base, &facts->handle_types))
+            found = (facts->handle_types &
+                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == 0;
+    }
+}
+
+static struct facts look_at(uint64_t address, uint64_t length)
+{
+    const struct vmml_real *real = vmml_real();
+    struct vmml_relaxed relaxed;
+    struct facts facts = {0, 0};
+
+    if (real == NULL || length > UINT64_MAX - address)
+        return facts;
+    vmml_relax(real, &relaxed);
+    look(real, address, address + length, &facts);
+    vmml_relax_end(real, &relaxed);
+    return facts;
+}
+
+/* The words of the bits (CUmemAllocationHandleType). */
+static const char *types_text(unsigned long long types)
+{
+    switch (types) {
+    case CU_MEM_HANDLE_TYPE_NONE:
+        return "none";
+    case CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR:
+        return "POSIX_FD";
+    case CU_MEM_HANDLE_TYPE_FABRIC:
+        return "FABRIC";
+    case CU_MEM_HANDLE_TYPE_FABRIC | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR:
+        return "POSIX_FD and FABRIC";
+    default:
+        return "others";
+    }
 }
 
 void vmml_lane_warn(enum vmml_reason reason, uint64_t address, uint64_t length)
 {
     /* Not the count of the cause: keys of others count there, too. */
     static struct vmml_once seen[VMML_CAUSE_IMPORTER];
+    struct facts facts = {0, 0};
+    int code = vmml_publish_code;
+    bool first = reason > VMML_REASON_NONE && reason < VMML_CAUSE_IMPORTER &&
+                 vmml_once(&seen[reason]);
 
+    vmml_publish_code = 0;
     vmml_count(keys_refused);
-    vmml_lost(reason,
-              &(struct vmml_loss){.address = address, .length = length});
-    if (reason <= VMML_REASON_NONE || reason >= VMML_CAUSE_IMPORTER ||
-        !vmml_once(&seen[reason]))
+    if (first)
+        facts = look_at(address, length);
+    vmml_lost(reason, &(struct vmml_loss){
+                          .address = address,
+                          .length = length,
+                          .handle_types = facts.handle_types,
+                          .chunks = facts.chunks,
+                          .code = code,
+                      });
+    if (!first)
         return;
     if (reason == VMML_REASON_NO_DESCRIPTOR) {
-        warn_of_limit(address, length);
+        warn_of_limit(address, length, facts.chunks, code);
         return;
     }
-    vmml_warn("no fast lane for 0x%lx+0x%lx: %s. Transfers of it are correct "
-              "and slow. Remedy: %s",
-              (unsigned long)address, (unsigned long)length,
-              vmml_reason_string(reason), remedy(reason));
+    vmml_warn("no fast lane for 0x%lx+0x%lx (%u%s chunks, handle types %s, "
+              "result %d): %s. Transfers of it are correct and slow. Remedy: "
+              "%s",
+              (unsigned long)address, (unsigned long)length, facts.chunks,
+              facts.chunks == COUNT_MAX ? " or more" : "",
+              types_text(facts.handle_types), code, vmml_reason_string(reason),
+              remedy(reason));
 }

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "base/conf.h"
 #include "base/driver.h"
 #include "base/fork.h"
 #include "base/log.h"
@@ -490,7 +491,8 @@ CUresult vmml_mirror_open(const struct vmml_handle *handle, CUdeviceptr *ptr)
     unsigned use;
     bool known;
 
-    if (real == NULL || is_tombstone(handle))
+    VMML_LOG_KEY(handle->nonce, handle->base, handle->size);
+    if (real == NULL || (!vmml_conf()->strict && is_tombstone(handle)))
         return CUDA_ERROR_INVALID_VALUE;
     /* The unpack let this key through: UCX would remember a refusal here for
      * every key of the exporter. */
@@ -507,6 +509,7 @@ CUresult vmml_mirror_open(const struct vmml_handle *handle, CUdeviceptr *ptr)
 static bool close_mirror(struct vmml_mirror *mirror, CUdeviceptr ptr)
 {
     unsigned opens = atomic_load(&mirror->opens);
+    VMML_LOG_KEY(mirror->peer->nonce, mirror->base, mirror->size);
 
     if (ptr != mirror->address)
         return false;

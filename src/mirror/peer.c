@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/conf.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "mirror/denial.h"
@@ -440,7 +441,7 @@ struct vmml_peer *vmml_peer_lost(const struct vmml_handle *handle)
     struct vmml_peer *peer = NULL;
 
     pthread_mutex_lock(&lock);
-    if (was_freed(handle->nonce))
+    if (was_freed(handle->nonce) || vmml_conf()->strict)
         peer = new_peer(handle);
     if (peer != NULL) {
         atomic_store(&peer->dead, true);

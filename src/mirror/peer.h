@@ -53,7 +53,8 @@ struct vmml_peer *vmml_peer_attach(const struct vmml_handle *handle);
 
 /*
  * The peer of a handle that was attached to before, has ended and may have been
- * freed since: a dead one is made. NULL for one that never was attached to.
+ * freed since: a dead one is made. NULL for one that never was attached to, but
+ * with VMMLANE_STRICT, where that one's copies are to fail.
  */
 struct vmml_peer *vmml_peer_lost(const struct vmml_handle *handle);
 

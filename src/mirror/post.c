@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 
+#include "base/conf.h"
 #include "base/log.h"
 #include "mirror/index.h"
 #include "mirror/use.h"
@@ -67,8 +68,11 @@ static CUresult refuse(const struct vmml_mirror *mirror)
     VMML_LOST(REVOKED, .address = mirror->base, .length = mirror->size,
               .pid = mirror->peer->pid);
     vmml_warn_once("a copy was refused: process %u has ended, or has unmapped "
-                   "memory since its key was made",
-                   mirror->peer->pid);
+                   "memory since its key was made%s",
+                   mirror->peer->pid,
+                   vmml_conf()->strict
+                       ? ", or its key lost the fast lane (VMMLANE_STRICT)"
+                       : "");
     return CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -241,10 +245,12 @@ static CUresult post_checked(const struct end *ends, size_t count,
                              bool no_holes, CUstream stream,
                              CUresult (*post)(void *arg), void *arg)
 {
+    const struct vmml_mirror *first = ends[0].mirror;
     bool retried = false;
     CUresult result;
     size_t which = 0;
     int tries;
+    VMML_LOG_KEY(first->peer->nonce, first->base, first->size);
 
     for (tries = 0; tries < POST_TRIES; tries++) {
         switch (enter_all(ends, count, no_holes, &which)) {
@@ -267,6 +273,10 @@ static CUresult post_checked(const struct end *ends, size_t count,
             leave(&ends[which]);
         if (result == CUDA_SUCCESS)
             count_copies(ends, count);
+        vmml_trace("a copy of 0x%lx bytes at 0x%lx of the window%s: result %d",
+                   (unsigned long)ends[0].length,
+                   (unsigned long)(ends[0].address - first->address),
+                   count > 1 ? ", and others" : "", (int)result);
         if (result != CUDA_ERROR_INVALID_VALUE || retried ||
             !sync_outdated(ends, count))
             return result;

@@ -83,6 +83,7 @@ static bool collect_mirror(struct vmml_mirror *mirror, uint64_t now)
         mirror->unused_since = now;
     if (now - mirror->unused_since < UNUSED_MS || !condemn(mirror))
         return true;
+    VMML_LOG_KEY(mirror->peer->nonce, mirror->base, mirror->size);
     vmml_debug("the mirror at 0x%lx of window 0x%lx of process %u is given "
                "back",
                (unsigned long)mirror->address, (unsigned long)mirror->base,

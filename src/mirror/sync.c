@@ -768,6 +768,7 @@ enum vmml_sync vmml_mirror_sync(struct vmml_mirror *mirror)
 
     if (real == NULL || !become_busy(mirror))
         return VMML_SYNC_BUSY;
+    VMML_LOG_KEY(mirror->peer->nonce, mirror->base, mirror->size);
     vmml_relax(real, &relaxed);
     outcome = vmml_mirror_is_condemned(mirror) ? VMML_SYNC_GONE
                                                : sync_busy(real, mirror);

@@ -18,6 +18,7 @@
 #include "base/fork.h"
 #include "base/log.h"
 #include "stats/count.h"
+#include "stats/metrics.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010 /* Linux 5.1 */
@@ -141,6 +142,7 @@ void vmml_stats_start_now(void)
         else
             vmml_info("no statistics that others can read (errno %d)",
                       -file_fd);
+        vmml_metrics_start();
     }
     atomic_store(&vmml_stats_started, true);
     errno = saved;

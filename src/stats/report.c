@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "stats/count.h"
 
-#define tell(...) vmml_log_write(VMML_LOG_STATS, "statistics", __VA_ARGS__)
+#define tell(...) vmml_log_write(VMML_LOG_STATS, __FILE__, "exit", __VA_ARGS__)
 
 static void tell_counters(void)
 {

@@ -96,6 +96,7 @@ vmml_ucs_status_t vmml_uct_md_mkey_pack_v2(const void *caller, vmml_uct_md_h md,
         !vmml_lane_begin_pack(md, memh, address, length, &pack))
         return uct->uct_md_mkey_pack_v2(md, memh, address, length, params,
                                         buffer);
+    VMML_LOG_KEY(pack.nonce, pack.base, pack.size);
     vmml_scope_enter(&scope);
     status =
         uct->uct_md_mkey_pack_v2(md, memh, address, length, params, buffer);
@@ -153,6 +154,19 @@ vmml_ucs_status_t vmml_uct_md_mem_query_v2(const void *caller, vmml_uct_md_h md,
     return status;
 }
 
+/* VMMLANE_STRICT: what UCX takes for reachable it uses for copies between GPUs,
+ * and for nothing else; those fail when they are posted, on a mirror in which
+ * nothing is mapped. Host memory has its other lanes as before. */
+static bool let_through(const struct vmml_handle *handle)
+{
+    if (!vmml_conf()->strict || vmml_lane_is_own(handle->nonce))
+        return false;
+    vmml_warn_once("VMMLANE_STRICT: transfers between GPUs by a key of process "
+                   "%u that lost the fast lane will fail",
+                   handle->pid);
+    return true;
+}
+
 /* Can this key be opened? VMML_UCS_OK also for keys that are not ours. */
 static vmml_ucs_status_t prepare(const struct vmml_uct *uct,
                                  vmml_uct_component_h component,
@@ -172,14 +186,17 @@ static vmml_ucs_status_t prepare(const struct vmml_uct *uct,
         /* The driver could make nothing of such a handle. */
         return VMML_UCS_ERR_UNREACHABLE;
     }
+    VMML_LOG_KEY(handle.nonce, handle.base, handle.size);
     if (!vmml_conf()->on || !vmml_conf()->share) {
         VMML_LOST(OFF, .address = handle.base, .length = handle.size,
                   .pid = handle.pid);
         return VMML_UCS_ERR_UNREACHABLE;
     }
-    return vmml_mirror_prepare(&handle, vmml_unpack_device(uct, sys_device))
-               ? VMML_UCS_OK
-               : VMML_UCS_ERR_UNREACHABLE;
+    if (vmml_mirror_prepare(&handle, vmml_unpack_device(uct, sys_device))) {
+        vmml_debug("key of process %u: served", handle.pid);
+        return VMML_UCS_OK;
+    }
+    return let_through(&handle) ? VMML_UCS_OK : VMML_UCS_ERR_UNREACHABLE;
 }
 
 vmml_ucs_status_t vmml_uct_rkey_unpack(const void *caller,

@@ -404,8 +404,8 @@ int vmml_fork_watch(void)
 
 int vmml_log_level = VMML_LOG_OFF;
 
-void vmml_log_write(enum vmml_log_level level, const char *function,
-                    const char *format, ...)
+void vmml_log_write(enum vmml_log_level level, const char *file,
+                    const char *function, const char *format, ...)
 {
 }
 

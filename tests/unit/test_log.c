@@ -16,8 +16,11 @@
 #include <sys/utsname.h>
 
 #include "base/conf.h"
+#include "base/levels.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "child.h"
+#include "lane/handle.h"
 
 #define THREADS 4
 #define LINES   200
@@ -45,7 +48,7 @@ expect_line(const char *got, const char *format, ...)
 #define ASSERT_FORMAT(...)                                                     \
     do {                                                                       \
         pipe_start();                                                          \
-        vmml_log_write(VMML_LOG_ERROR, "f", __VA_ARGS__);                      \
+        vmml_log_write(VMML_LOG_ERROR, "src/lane/f.c", "f", __VA_ARGS__);      \
         pipe_end();                                                            \
         output[strcspn(output, "\n")] = '\0';                                  \
         expect_line(output, __VA_ARGS__);                                      \
@@ -95,19 +98,23 @@ static void test_conversions(void **state)
 static void test_line(void **state)
 {
     const char *volatile null = NULL; /* the compiler warns of a plain one */
-    char expected[64];
+    unsigned hours, minutes, seconds, micro;
+    int pid;
 
     pipe_start();
     vmml_warn("one\ntwo %s", "a\tb\x7f");
     pipe_end();
     /* The format's own control bytes are the author's; a value's are not. */
-    snprintf(expected, sizeof(expected),
-             "vmmlane[%d] WARN test_line: one\ntwo a?b?\n", (int)getpid());
-    assert_string_equal(output, expected);
+    assert_int_equal(sscanf(output, "vmmlane[%d] %2u:%2u:%2u.%6uZ WARN", &pid,
+                            &hours, &minutes, &seconds, &micro),
+                     5);
+    assert_int_equal(pid, getpid());
+    assert_true(hours < 24 && minutes < 60 && seconds < 60);
+    assert_non_null(strstr(output, "Z WARN unit test_line: one\ntwo a?b?\n"));
     pipe_start();
-    vmml_log_write(VMML_LOG_ERROR, "f", "%s", null);
+    vmml_log_write(VMML_LOG_ERROR, "src/lane/f.c", "f", "%s", null);
     pipe_end();
-    assert_non_null(strstr(output, "ERROR f: (null)\n"));
+    assert_non_null(strstr(output, "ERROR lane f: (null)\n"));
 }
 
 static void test_cut(void **state)
@@ -314,6 +321,176 @@ static void test_file_that_cannot_be_opened(void **state)
     assert_non_null(strstr(output, "second"));
 }
 
+#define LOG(level, file, ...) vmml_log_write(level, file, "f", __VA_ARGS__)
+
+static int log_topics(void)
+{
+    vmml_conf();
+    if (vmml_log_level != VMML_LOG_TRACE)
+        return 1;
+    LOG(VMML_LOG_DEBUG, "../src/mirror/a.c", "one");
+    LOG(VMML_LOG_TRACE, "../src/mirror/a.c", "two");
+    LOG(VMML_LOG_WARN, "../src/lane/a.c", "three");
+    LOG(VMML_LOG_ERROR, "../src/lane/a.c", "four");
+    LOG(VMML_LOG_TRACE, "/abs/src/ucx/a.c", "five");
+    LOG(VMML_LOG_INFO, "../src/range/a.c", "six");
+    LOG(VMML_LOG_DEBUG, "../src/range/a.c", "seven");
+    LOG(VMML_LOG_INFO, "a.c", "eight");
+    LOG(VMML_LOG_STATS, "../src/lane/a.c", "nine");
+    return 0;
+}
+
+static void test_topics(void **state)
+{
+    static const char *const seen[] = {"one", "four",  "five",
+                                       "six", "eight", "nine"};
+    static const char *const unseen[] = {"two", "three", "seven"};
+    size_t i;
+
+    assert_int_equal(unit_child("VMMLANE_LOG",
+                                "debug,info,mirror=debug,LANE=error,ucx=trace",
+                                log_topics, output, 4096),
+                     0);
+    for (i = 0; i < sizeof(seen) / sizeof(*seen); i++)
+        assert_non_null(strstr(output, seen[i]));
+    for (i = 0; i < sizeof(unseen) / sizeof(*unseen); i++)
+        assert_null(strstr(output, unseen[i]));
+    assert_non_null(strstr(output, " DEBUG mirror f: one\n"));
+}
+
+static void test_levels(void **state)
+{
+    static const char *const wrong[] = {
+        "",      "mirror",        "=debug",        "mirror=",
+        "warn,", "mirror=debugs", "mirrors=debug", "warn mirror=debug",
+    };
+    struct vmml_log_levels levels = {.rest = 77};
+    size_t i;
+
+    for (i = 0; i < sizeof(wrong) / sizeof(*wrong); i++)
+        assert_false(vmml_log_levels_parse(wrong[i], &levels));
+    assert_int_equal(levels.rest, 77);
+    assert_true(vmml_log_levels_parse("mirror=trace,mirror=off", &levels));
+    assert_int_equal(vmml_log_level_of(&levels, "mirror"), VMML_LOG_OFF);
+    assert_int_equal(vmml_log_level_of(&levels, "lane"), VMML_LOG_WARN);
+    assert_int_equal(vmml_log_level_of(&levels, "new"), VMML_LOG_WARN);
+    assert_int_equal(vmml_log_level_highest(&levels), VMML_LOG_WARN);
+    assert_true(vmml_log_levels_parse("0", &levels));
+    assert_int_equal(vmml_log_level_highest(&levels), VMML_LOG_OFF);
+}
+
+static void log_without_key(void)
+{
+    VMML_LOG_KEY(NULL, 0, 0);
+
+    vmml_warn("inner");
+}
+
+static void test_key(void **state)
+{
+    const uint8_t nonce[16] = {1, 2, 3};
+    char expected[128];
+    unsigned id = (unsigned)vmml_identity(nonce, 0x10000, 0x400000);
+
+    snprintf(expected, sizeof(expected),
+             " WARN unit test_key [key %08x 0x10000+0x400000]: with\n", id);
+    pipe_start();
+    {
+        VMML_LOG_KEY(nonce, 0x10000, 0x400000);
+        vmml_warn("with");
+        log_without_key();
+        vmml_warn("again");
+    }
+    vmml_warn("without");
+    pipe_end();
+    assert_non_null(strstr(output, expected));
+    assert_non_null(strstr(output, " log_without_key: inner\n"));
+    assert_non_null(strstr(output, "+0x400000]: again\n"));
+    assert_non_null(strstr(output, " test_key: without\n"));
+}
+
+static int log_json(void)
+{
+    const uint8_t nonce[16] = {0};
+    VMML_LOG_KEY(nonce, 4096, 8192);
+
+    LOG(VMML_LOG_WARN, "../src/mirror/a.c", "a \"b\" \\ c\n%s", "\xc3\xa9\xff");
+    return 0;
+}
+
+static void test_json(void **state)
+{
+    const uint8_t nonce[16] = {0};
+    char expected[256], *time;
+    int year, month, day;
+    unsigned micro;
+    double seconds;
+
+    assert_int_equal(
+        unit_child("VMMLANE_LOG_FORMAT", "json", log_json, output, 4096), 0);
+    assert_int_equal(unit_lines(output), 1);
+    time = strstr(output, "{\"time\":\"");
+    assert_ptr_equal(time, output);
+    assert_int_equal(sscanf(time + 9, "%4d-%2d-%2dT%*2u:%*2u:%lf", &year,
+                            &month, &day, &seconds),
+                     4);
+    assert_in_range(year, 2024, 9999);
+    assert_in_range(month, 1, 12);
+    assert_in_range(day, 1, 31);
+    micro = (unsigned)vmml_identity(nonce, 4096, 8192);
+    snprintf(expected, sizeof(expected),
+             "\"level\":\"warn\",\"topic\":\"mirror\",\"function\":\"f\","
+             "\"key\":\"%08x\",\"window\":\"0x1000\",\"window_bytes\":8192,"
+             "\"message\":\"a \\\"b\\\" \\\\ c\\u000a\xc3\xa9\\ufffd\"}\n",
+             micro);
+    assert_non_null(strstr(output, expected));
+}
+
+static void test_time(void **state)
+{
+    static const time_t times[] = {0, 951782400, 1709251199, 1893456000,
+                                   4107542399};
+    char got[64], expected[64];
+    size_t i;
+
+    for (i = 0; i < sizeof(times) / sizeof(*times); i++) {
+        struct timespec time = {times[i], 123456789};
+        struct vmml_text text = {.at = got, .size = sizeof(got) - 1};
+
+        vmml_text_time(&text, &time, true);
+        got[text.used] = '\0';
+        strftime(expected, sizeof(expected), "%FT%T.123456Z",
+                 gmtime(&times[i]));
+        assert_string_equal(got, expected);
+    }
+}
+
+static int log_much(void)
+{
+    struct timespec pause = {1, 0};
+    int i;
+
+    setenv("VMMLANE_LOG", "info", 1);
+    for (i = 0; i < 1000; i++)
+        vmml_info("line %d", i);
+    vmml_warn("a warning");
+    nanosleep(&pause, NULL);
+    vmml_info("later");
+    return 0;
+}
+
+static void test_rate(void **state)
+{
+    assert_int_equal(
+        unit_child("VMMLANE_LOG_RATE", "5", log_much, output, sizeof(output)),
+        0);
+    /* The thousand may fall into two seconds. */
+    assert_in_range(unit_lines(output), 5 + 3, 2 * 5 + 4);
+    assert_non_null(strstr(output, "a warning"));
+    assert_non_null(strstr(output, "lines were left out (VMMLANE_LOG_RATE=5)"));
+    assert_non_null(strstr(output, "later"));
+}
+
 static int make_folder(void **state)
 {
     return mkdtemp(folder) == NULL;
@@ -331,6 +508,12 @@ int main(void)
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_file_name),
         cmocka_unit_test(test_file_that_cannot_be_opened),
+        cmocka_unit_test(test_topics),
+        cmocka_unit_test(test_json),
+        cmocka_unit_test(test_rate),
+        cmocka_unit_test(test_levels),
+        cmocka_unit_test(test_time),
+        cmocka_unit_test(test_key),
         cmocka_unit_test(test_conversions),
         cmocka_unit_test(test_line),
         cmocka_unit_test(test_cut),

@@ -13,6 +13,7 @@
 
 #include "command/command.h"
 #include "command/preload.h"
+#include "command/program.h"
 #include "command/settings.h"
 
 /* As env(1) and the shells have it. */
@@ -205,6 +206,23 @@ static int vmml_give_settings(const struct vmml_run *run)
     return 0;
 }
 
+/* False: with the library it would not start. */
+static bool vmml_check_program(const char *name)
+{
+    enum vmml_program kind = vmml_program_kind(name);
+    const char *why = NULL;
+
+    if (kind == VMML_PROGRAM_STATIC)
+        why = "is a static program";
+    else if (kind == VMML_PROGRAM_MUSL)
+        why = "was built with musl, not glibc";
+    else if (kind == VMML_PROGRAM_SET_ID)
+        why = "changes its user or group when it starts";
+    if (why != NULL)
+        fprintf(stderr, "vmmlane: %s %s: it runs without vmmlane\n", name, why);
+    return kind != VMML_PROGRAM_MUSL;
+}
+
 int vmml_command_run(int argc, char **argv)
 {
     struct vmml_run run = {0};
@@ -212,7 +230,10 @@ int vmml_command_run(int argc, char **argv)
 
     if (argp_parse(&vmml_run_argp, argc, argv, ARGP_IN_ORDER, NULL, &run) != 0)
         return VMML_EXIT_FAILED;
-    if (vmml_give_library(&run) != 0 || vmml_give_settings(&run) != 0)
+    if ((run.print || vmml_check_program(argv[run.program])) &&
+        vmml_give_library(&run) != 0)
+        return VMML_EXIT_FAILED;
+    if (vmml_give_settings(&run) != 0)
         return VMML_EXIT_FAILED;
     if (run.print)
         return fflush(stdout) == 0 ? 0 : VMML_EXIT_FAILED;

@@ -7,6 +7,7 @@ Usage: run_test.py VMMLANE LIBVMMLANE
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -121,6 +122,61 @@ def settings():
               ).stdout, f"it's $HOME,{LIBRARY}\n")
 
 
+def elf(path, code=b'', loader=b''):
+    """A 64-bit program of this machine: one segment, and its loader's name."""
+    machine = {'x86_64': 62, 'aarch64': 183}[os.uname().machine]
+    count = 2 if loader else 1
+    start = 64 + 56 * count
+    size = start + len(loader) + len(code)
+    header = struct.pack('<4sBBBB8xHHIQQQIHHHHHH', b'\x7fELF', 2, 1, 1, 0, 2,
+                         machine, 1, 0x400000 + start + len(loader), 64, 0, 0,
+                         64, 56, count, 0, 0, 0)
+    segments = [struct.pack('<IIQQQQQQ', 1, 5, 0, 0x400000, 0x400000, size,
+                            size, 4096)]
+    if loader:
+        segments.insert(0, struct.pack('<IIQQQQQQ', 3, 4, start,
+                                       0x400000 + start, 0, len(loader),
+                                       len(loader), 1))
+    with open(path, 'wb') as file:
+        file.write(header + b''.join(segments) + loader + code)
+    os.chmod(path, 0o755)
+
+
+def programs():
+    """Those that a preload does not reach are told, and run all the same."""
+    exits = {'x86_64': bytes.fromhex('bf07000000b83c0000000f05'),
+             'aarch64': bytes.fromhex('e00080d2a80b80d2010000d4')}
+    with tempfile.TemporaryDirectory() as folder:
+        elf(f'{folder}/alone', exits[os.uname().machine])
+        result = run([VMMLANE, 'run', 'alone'],
+                     env=environment(PATH=f'/nowhere:{folder}'))
+        check('a static program', (result.returncode, result.stderr), (
+            7, 'vmmlane: alone is a static program: it runs without '
+            'vmmlane\n'))
+        # It cannot start here; it is told before that is tried.
+        elf(f'{folder}/musl', loader=b'/lib/ld-musl-x.so.1\0')
+        check_in('musl', 'was built with musl',
+                 vmmlane(f'{folder}/musl').stderr)
+        shutil.copy(shutil.which('true'), f'{folder}/other')
+        if os.geteuid() == 0:
+            os.chown(f'{folder}/other', 65534, 65534)
+            os.chmod(f'{folder}/other', 0o4755)
+            result = vmmlane(f'{folder}/other')
+            check_in('set-user-ID', 'changes its user', result.stderr)
+        check('the usual: nothing is said', vmmlane('--', 'sh', '-c', ':'
+                                                      ).stderr, '')
+        with open(f'{folder}/short', 'wb') as file:
+            file.write(b'\x7fELF')
+        os.chmod(f'{folder}/short', 0o755)
+        check('a damaged file is no case of these', 'vmmlane:' in
+              vmmlane(f'{folder}/short').stderr, False)
+        with open(f'{folder}/script', 'w', encoding='ascii') as file:
+            file.write('#!/bin/sh\nexit 3\n')
+        os.chmod(f'{folder}/script', 0o755)
+        result = vmmlane(f'{folder}/script')
+        check('a script', (result.returncode, result.stderr), (3, ''))
+
+
 def moved():
     """Beside the library, wherever both were copied."""
     with tempfile.TemporaryDirectory() as folder:
@@ -143,7 +199,7 @@ def moved():
 
 def main():
     for group in (exit_codes, the_same_process, preload, children, settings,
-                  moved):
+                  programs, moved):
         group()
     end()
 

@@ -74,6 +74,10 @@ def main():
             shown = readme[setting.variable]
             check(setting.variable, (shown[:1], sorted(shown)),
                   (setting.values[:1], sorted(setting.values)))
+    set_by_run = re.findall(r'\{VMML_KEY_\w+, "(\w+)"', (
+        ROOT / 'src/command/run.c').read_text())
+    check('what run sets are settings',
+          sorted(set(set_by_run) - {s.variable for s in library}), [])
     picture()
     manual()
     known = literals()

@@ -30,6 +30,8 @@ static const struct vmml_choice vmml_pools_choices[] = {
     {NULL, 0}};
 static const struct vmml_choice vmml_format_choices[] = {
     {"text", VMML_LOG_FORMAT_TEXT}, {"json", VMML_LOG_FORMAT_JSON}, {NULL, 0}};
+static const struct vmml_choice vmml_ipc_choices[] = {
+    {"off", VMML_IPC_OFF}, {"all", VMML_IPC_ALL}, {NULL, 0}};
 static const struct vmml_choice vmml_stats_choices[] = {
     {"on", VMML_STATS_ON},
     {"off", VMML_STATS_OFF},

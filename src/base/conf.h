@@ -38,6 +38,11 @@ enum vmml_conf_pools {
     VMML_POOLS_DEFAULT, /* on, and each device gets a pool that can be shared */
 };
 
+enum vmml_conf_ipc {
+    VMML_IPC_OFF,
+    VMML_IPC_ALL, /* legacy IPC of VMM memory for any caller */
+};
+
 struct vmml_conf {
     bool on;                      /* VMMLANE */
     enum vmml_conf_range range;   /* VMMLANE_RANGE */
@@ -47,6 +52,7 @@ struct vmml_conf {
     bool create;                  /* VMMLANE_CREATE */
     enum vmml_conf_native native; /* VMMLANE_NATIVE */
     enum vmml_conf_pools pools;   /* VMMLANE_POOLS */
+    enum vmml_conf_ipc ipc;       /* VMMLANE_IPC */
     const char *transport;        /* VMMLANE_TRANSPORT, or NULL: see
                                    * transport/steps.h */
     bool children;                /* VMMLANE_CHILDREN */

@@ -106,6 +106,14 @@ void vmml_handle_encode(const struct vmml_handle *handle,
     put32(body + AT_CHECKSUM, vmml_crc32c(body, AT_CHECKSUM));
 }
 
+void vmml_handle_set_ipc(uint8_t bytes[VMML_HANDLE_SIZE])
+{
+    uint8_t *body = bytes + BODY_SHIFT;
+
+    body[AT_FLAGS] |= VMML_HANDLE_IPC;
+    put32(body + AT_CHECKSUM, vmml_crc32c(body, AT_CHECKSUM));
+}
+
 /* No CPU and no GPU has more address bits (x86-64 with five levels of tables):
  * sums of base, size and a guard do not overflow below it. */
 #define ADDRESS_MAX (1ull << 57)
@@ -128,7 +136,8 @@ static bool decode(const uint8_t *body, struct vmml_handle *handle)
 
     if (get32(body + AT_MAGIC) != MAGIC ||
         body[AT_VERSION] != VMML_HANDLE_VERSION ||
-        (body[AT_FLAGS] & ~VMML_HANDLE_TOMBSTONE) != 0 || body[AT_ZERO] != 0 ||
+        (body[AT_FLAGS] & ~(VMML_HANDLE_TOMBSTONE | VMML_HANDLE_IPC)) != 0 ||
+        body[AT_ZERO] != 0 ||
         get32(body + AT_CHECKSUM) != vmml_crc32c(body, AT_CHECKSUM))
         return false;
     read.flags = body[AT_FLAGS];

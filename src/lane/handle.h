@@ -27,6 +27,9 @@
 /* Flag: this request cannot be served; `reason` says why. */
 #define VMML_HANDLE_TOMBSTONE 1u
 
+/* Flag: for cuIpcOpenMemHandle of any caller (ipc/ipc.h); never in a key. */
+#define VMML_HANDLE_IPC 2u
+
 /* Why a request gets a tombstone. Wire values: never renumber. */
 enum vmml_reason {
     VMML_REASON_NONE = 0,
@@ -59,6 +62,9 @@ struct vmml_handle {
 
 void vmml_handle_encode(const struct vmml_handle *handle,
                         uint8_t bytes[VMML_HANDLE_SIZE]);
+
+/* Make one of ipc/ of it. */
+void vmml_handle_set_ipc(uint8_t bytes[VMML_HANDLE_SIZE]);
 
 /* How many bytes vmml_handle_find() may read. */
 #define VMML_HANDLE_SCAN 76

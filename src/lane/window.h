@@ -60,6 +60,8 @@ struct vmml_window {
     uint64_t changes; /* maps and unmaps seen in it */
     unsigned refs;    /* registrations, and 1 while in the table */
     bool retired;     /* its reservation is gone */
+    bool ipc;         /* ipc/ gave out handles: all of it counts as covered */
+    uint64_t ipc_changes; /* `changes` when all of it was published last */
     struct vmml_granule *granules;
     struct vmml_chunk *chunks;
     uint32_t chunk_capacity;

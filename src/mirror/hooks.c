@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "doors/caller.h"
 #include "doors/real.h"
+#include "ipc/ipc.h"
 #include "mirror/mirror.h"
 
 static bool is_ucx(const void *caller)
@@ -25,12 +26,16 @@ CUresult vmml_cuIpcOpenMemHandle_v2(const void *caller, CUdeviceptr *ptr,
 {
     const struct vmml_real *real = vmml_real();
     struct vmml_handle ours;
+    CUresult result;
 
     if (real == NULL || real->cuIpcOpenMemHandle_v2 == NULL)
         return VMML_CU_MISSING;
+    if (vmml_ipc_is_for(caller) && vmml_ipc_open(real, ptr, &handle, &result))
+        return result;
     if (ptr == NULL || !is_ucx(caller) ||
         vmml_handle_find((const uint8_t *)handle.reserved,
-                         sizeof(handle.reserved), &ours) < 0)
+                         sizeof(handle.reserved), &ours) < 0 ||
+        (ours.flags & VMML_HANDLE_IPC))
         return real->cuIpcOpenMemHandle_v2(ptr, handle, flags);
     if (!vmml_conf()->share)
         return CUDA_ERROR_INVALID_VALUE;
@@ -42,6 +47,8 @@ CUresult vmml_cuIpcCloseMemHandle(const void *caller, CUdeviceptr ptr)
     const struct vmml_real *real = vmml_real();
 
     if (is_ucx(caller) && vmml_mirror_close(ptr))
+        return CUDA_SUCCESS;
+    if (vmml_ipc_is_for(caller) && vmml_ipc_close(ptr))
         return CUDA_SUCCESS;
     if (real == NULL || real->cuIpcCloseMemHandle == NULL)
         return VMML_CU_MISSING;

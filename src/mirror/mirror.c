@@ -579,6 +579,17 @@ void vmml_mirror_take_back(uintptr_t rkey)
         atomic_fetch_sub(&mirror->pins, count);
 }
 
+bool vmml_mirror_take_back_one(uintptr_t rkey, CUdeviceptr *base)
+{
+    struct vmml_mirror *mirror = NULL;
+
+    if (unhold(rkey, false, false, &mirror) == 0)
+        return false;
+    *base = mirror->address;
+    atomic_fetch_sub(&mirror->pins, 1);
+    return true;
+}
+
 void vmml_mirror_pin_all(void)
 {
     unsigned use = vmml_use_begin();

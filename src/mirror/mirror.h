@@ -83,6 +83,10 @@ size_t vmml_mirror_first_piece(const struct vmml_copy *copy);
 bool vmml_mirror_hand_out(CUdeviceptr ptr, uintptr_t rkey);
 void vmml_mirror_take_back(uintptr_t rkey);
 
+/* One hand-out under `rkey` ends; *base: the mirror's address. False where
+ * there is none on a mirror. */
+bool vmml_mirror_take_back_one(uintptr_t rkey, CUdeviceptr *base);
+
 /* Where the memory of an address on a mirror lies, as long as it is handed
  * out; elsewhere for a pool's. Any other address is its own. */
 CUdeviceptr vmml_mirror_memory_at(CUdeviceptr ptr);

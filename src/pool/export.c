@@ -376,6 +376,7 @@ static struct pool *enter_pool(CUmemoryPool handle, int fd,
 
 static enum vmml_reason export_failed(CUresult result)
 {
+    vmml_publish_code = (int)result;
     if (result == CUDA_ERROR_OPERATING_SYSTEM ||
         result == CUDA_ERROR_OUT_OF_MEMORY)
         return VMML_REASON_NO_DESCRIPTOR;

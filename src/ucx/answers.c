@@ -14,6 +14,7 @@
 #include "doors/caller.h"
 #include "doors/real.h"
 #include "hooks.h"
+#include "ipc/ipc.h"
 #include "pool/pool.h"
 
 __thread struct vmml_scope *vmml_scope;
@@ -214,6 +215,7 @@ CUresult vmml_cuIpcGetMemHandle(const void *caller, CUipcMemHandle *handle,
 {
     const struct vmml_real *real = vmml_real();
     struct vmml_pack *pack = pack_for(caller, ptr);
+    CUresult result;
 
     if (pack != NULL && handle != NULL) {
         memcpy(handle->reserved, pack->handle, VMML_HANDLE_SIZE);
@@ -221,5 +223,9 @@ CUresult vmml_cuIpcGetMemHandle(const void *caller, CUipcMemHandle *handle,
     }
     if (real == NULL || real->cuIpcGetMemHandle == NULL)
         return VMML_CU_MISSING;
-    return real->cuIpcGetMemHandle(handle, ptr);
+    result = real->cuIpcGetMemHandle(handle, ptr);
+    if (result != CUDA_SUCCESS && handle != NULL && vmml_ipc_is_for(caller) &&
+        vmml_ipc_get(real, handle, ptr))
+        return CUDA_SUCCESS;
+    return result;
 }

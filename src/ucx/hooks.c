@@ -177,7 +177,8 @@ static vmml_ucs_status_t prepare(const struct vmml_uct *uct,
     if (vmml_in_child || !vmml_is_cuda_ipc(component))
         return VMML_UCS_OK;
     vmml_stats_start();
-    if (vmml_handle_find(buffer, VMML_HANDLE_SCAN, &handle) < 0) {
+    if (vmml_handle_find(buffer, VMML_HANDLE_SCAN, &handle) < 0 ||
+        (handle.flags & VMML_HANDLE_IPC)) {
         if (!vmml_handle_is_foreign(buffer, VMML_HANDLE_SCAN))
             return VMML_UCS_OK;
         if (VMML_LOST(VERSION))

@@ -174,7 +174,7 @@ static void test_nonsense(void **state)
     handle.pid = UINT32_MAX;
     assert_int_equal(find_encoded(&handle), -1);
     handle = sample;
-    handle.flags = 2;
+    handle.flags = 4;
     assert_int_equal(find_encoded(&handle), -1);
 }
 

@@ -153,6 +153,7 @@ static void judge_process(struct vmml_report *report,
 
     vmml_trial_run(&trial);
     vmml_gates_process(report, subject, &trial);
+    vmml_gates_bound(report, subject);
     vmml_gates_settings(report, subject);
     vmml_gates_limits(report, subject);
     vmml_gates_python(report, subject, &arguments->doctor);

@@ -139,6 +139,48 @@ bool vmml_elf_imports(const struct vmml_elf *elf, const char *name)
     return symbol(elf, name, false) != NULL;
 }
 
+static bool is_slot(const struct vmml_elf *elf, const Elf64_Rela *relocation,
+                    const Elf64_Sym *wanted)
+{
+    const Elf64_Ehdr *header = (const void *)elf->data;
+    uint64_t type = ELF64_R_TYPE(relocation->r_info);
+    uint64_t index = ELF64_R_SYM(relocation->r_info);
+
+    if (index >= elf->symbol_count || &elf->symbols[index] != wanted)
+        return false;
+    if (header->e_machine == EM_AARCH64)
+        return type == R_AARCH64_JUMP_SLOT || type == R_AARCH64_GLOB_DAT;
+    return type == R_X86_64_JUMP_SLOT || type == R_X86_64_GLOB_DAT;
+}
+
+bool vmml_elf_slot(const struct vmml_elf *elf, const char *name,
+                   uint64_t *address)
+{
+    const Elf64_Ehdr *header = (const void *)elf->data;
+    const Elf64_Shdr *sections = (const void *)(elf->data + header->e_shoff);
+    const Elf64_Sym *wanted = symbol(elf, name, false);
+    const Elf64_Rela *relocations;
+    unsigned i;
+    size_t j;
+
+    for (i = 0; wanted != NULL && i < header->e_shnum; i++) {
+        const Elf64_Shdr *at = &sections[i];
+
+        if (at->sh_type != SHT_RELA ||
+            at->sh_offset % _Alignof(Elf64_Rela) != 0 ||
+            !inside(elf, at->sh_offset, at->sh_size))
+            continue;
+        relocations = (const void *)(elf->data + at->sh_offset);
+        for (j = 0; j < at->sh_size / sizeof(*relocations); j++) {
+            if (!is_slot(elf, &relocations[j], wanted))
+                continue;
+            *address = relocations[j].r_offset;
+            return true;
+        }
+    }
+    return false;
+}
+
 const char *vmml_elf_find(const struct vmml_elf *elf, const char *text,
                           size_t *left)
 {

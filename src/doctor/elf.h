@@ -34,6 +34,11 @@ bool vmml_elf_imports(const struct vmml_elf *elf, const char *name);
 const char *vmml_elf_find(const struct vmml_elf *elf, const char *text,
                           size_t *left);
 
+/* Where the loader puts the address of the imported function `name`: an
+ * address of the loaded image, from its base. False where it is not called. */
+bool vmml_elf_slot(const struct vmml_elf *elf, const char *name,
+                   uint64_t *address);
+
 /* The constant string "N.N.N" that the function `name` returns, from its
  * machine code; "" where that is not of the usual form. */
 void vmml_elf_version_of(const struct vmml_elf *elf, const char *name,

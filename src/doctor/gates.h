@@ -44,6 +44,10 @@ void vmml_gates_process(struct vmml_report *report,
                         const struct vmml_subject *subject,
                         const struct vmml_trial *trial);
 
+/* bound.c: do its UCX's calls lead through the shim? */
+void vmml_gates_bound(struct vmml_report *report,
+                      const struct vmml_subject *subject);
+
 /* pair.c: "pair.". */
 void vmml_gates_pair(struct vmml_report *report, const struct vmml_subject *a,
                      const struct vmml_subject *b);

@@ -112,7 +112,7 @@ static void add_interpreter(struct vmml_paths *paths, const char *list)
     }
 }
 
-/* Where a running process has loaded modules from. */
+/* Where a process has loaded modules from. */
 static void add_loaded(struct vmml_paths *paths,
                        const struct vmml_subject *subject)
 {
@@ -140,14 +140,14 @@ void vmml_paths_python(struct vmml_paths *paths,
 {
     const char *home = vmml_subject_env(subject, "HOME");
 
-    if (subject->pid != 0) {
-        add_loaded(paths, subject);
-        return;
-    }
-    if (doctor->venv != NULL) {
+    if (subject->pid == 0 && doctor->venv != NULL) {
         add_prefix(paths, doctor->venv);
         return;
     }
+    /* Of ourselves: where the command was installed as a package. */
+    add_loaded(paths, subject);
+    if (subject->pid != 0)
+        return;
     add_prefix(paths, vmml_subject_env(subject, "VIRTUAL_ENV"));
     add_prefix(paths, vmml_subject_env(subject, "CONDA_PREFIX"));
     vmml_paths_add_list(paths, vmml_subject_env(subject, "PYTHONPATH"));

@@ -680,7 +680,8 @@ def good_process(bench):
     with idle(bench, lib / 'libucp.so.0', 'libcuda.so.1') as pid:
         answer = bench.ask_running('--pid', pid)
     bad = [gate for gate in answer.gates
-           if gate['verdict'] != 'pass' and gate['gate'] != 'ucx.get']
+           if gate['verdict'] != 'pass' and
+           gate['gate'] not in ('ucx.get', 'process.bound')]
     # The stand-ins are links: the process has mapped what they lead to, in a
     # folder without the rest of a UCX.
     bad = [gate for gate in bad if gate['gate'] != 'ucx.copies']
@@ -697,6 +698,22 @@ def process_with_ucx(bench):
     answer.demand('ucx.copies', 'pass', '1 found, 1 can be served', status=0)
     answer.demand('ucx.version', 'pass', 'UCX 1.23.0')
     answer.demand('process.cuda', 'note', 'no CUDA')
+
+
+@case
+def process_whose_ucx_is_bound(bench):
+    """The slots of a libucp that calls a libuct, read in the process."""
+    lib = bench.copied('calls', 'calls', 22, 'cuda')
+    folders = f'{bench.options.driver}:{bench.options.standins}'
+    with idle(bench, lib, LD_LIBRARY_PATH=folders) as pid:
+        bench.ask_running('--pid', pid).demand(
+            'process.bound', 'pass', '1 calls of UCX lead through vmmlane',
+            status=0)
+    with idle(bench, '--deepbind', lib, LD_LIBRARY_PATH=folders) as pid:
+        bench.ask_running('--pid', pid).demand(
+            'process.bound', 'warn',
+            'a call of libucp.so.0 leads to libuct-standin.so',
+            shared('DEEPBIND'), status=0)
 
 
 @case

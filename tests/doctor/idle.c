@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A process that is judged: idle [--user UID] [--not-dumpable] LIBRARY...
- * Loads the libraries, writes "ready PID", and ends with its standard input.
+ * A process that is judged:
+ *     idle [--user UID] [--not-dumpable] [--deepbind] LIBRARY...
+ * Loads the libraries, those behind --deepbind past all preloads, writes "ready
+ * PID", and ends with its standard input.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -22,15 +24,17 @@ static void become(unsigned uid)
 
 int main(int argc, char **argv)
 {
+    int i, flags = RTLD_NOW;
     char byte;
-    int i;
 
     for (i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--user") == 0 && i + 1 < argc) {
             become((unsigned)strtoul(argv[++i], NULL, 10));
         } else if (strcmp(argv[i], "--not-dumpable") == 0) {
             prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
-        } else if (dlopen(argv[i], RTLD_NOW) == NULL) {
+        } else if (strcmp(argv[i], "--deepbind") == 0) {
+            flags |= RTLD_DEEPBIND;
+        } else if (dlopen(argv[i], flags) == NULL) {
             fprintf(stderr, "idle: %s\n", dlerror());
             return 1;
         }

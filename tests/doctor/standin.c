@@ -25,6 +25,16 @@ EXPORT const char *ucp_flags(void)
 #endif
 #endif
 
+#ifdef CALLS
+/* As libucp calls libuct. */
+void uct_md_mkey_pack_v2(void);
+EXPORT void ucp_rkey_pack(void);
+EXPORT void ucp_rkey_pack(void)
+{
+    uct_md_mkey_pack_v2();
+}
+#endif
+
 #ifdef UCT
 FUNCTION(uct_md_mem_query)
 #if UCT >= 18

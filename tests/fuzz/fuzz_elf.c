@@ -17,8 +17,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 struct object {
     Elf64_Ehdr header;
     Elf64_Phdr part;
-    Elf64_Shdr sections[3];
+    Elf64_Shdr sections[4];
     Elf64_Sym symbols[3];
+    Elf64_Rela relocation;
     char names[64];
     uint8_t code[8];
     char version[8];
@@ -43,7 +44,7 @@ static void make(struct object *object, unsigned machine)
     object->header.e_phnum = 1;
     object->header.e_shoff = AT(sections);
     object->header.e_shentsize = sizeof(Elf64_Shdr);
-    object->header.e_shnum = 3;
+    object->header.e_shnum = 4;
     object->part.p_type = PT_LOAD;
     object->part.p_filesz = sizeof(*object);
     object->sections[1].sh_type = SHT_DYNSYM;
@@ -52,6 +53,12 @@ static void make(struct object *object, unsigned machine)
     object->sections[1].sh_size = sizeof(object->symbols);
     object->sections[2].sh_offset = AT(names);
     object->sections[2].sh_size = sizeof(object->names);
+    object->sections[3].sh_type = SHT_RELA;
+    object->sections[3].sh_offset = AT(relocation);
+    object->sections[3].sh_size = sizeof(object->relocation);
+    object->relocation.r_offset = AT(version);
+    object->relocation.r_info = ELF64_R_INFO(
+        2, machine == EM_X86_64 ? R_X86_64_JUMP_SLOT : R_AARCH64_JUMP_SLOT);
     object->symbols[1].st_name = 1;
     object->symbols[1].st_shndx = 1;
     object->symbols[1].st_value = AT(code);
@@ -67,6 +74,7 @@ static void look(const uint8_t *bytes, size_t size, int unchanged)
     char version[16];
     struct vmml_elf elf;
     void *copy = malloc(size);
+    uint64_t slot;
     size_t left;
 
     if (copy == NULL)
@@ -78,10 +86,15 @@ static void look(const uint8_t *bytes, size_t size, int unchanged)
         return;
     }
     vmml_elf_version_of(&elf, NAME, version, sizeof(version));
+    if (unchanged && !vmml_elf_slot(&elf, "syscall", &slot))
+        abort();
     if (unchanged &&
         (strcmp(version, "1.22.0") != 0 || !vmml_elf_exports(&elf, NAME) ||
          !vmml_elf_imports(&elf, "syscall") ||
          vmml_elf_exports(&elf, "syscall")))
+        abort();
+    if (vmml_elf_slot(&elf, "syscall", &slot) && unchanged &&
+        slot != AT(version))
         abort();
     if (vmml_elf_find(&elf, "sys", &left) != NULL && left > size)
         abort();

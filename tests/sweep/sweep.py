@@ -45,6 +45,7 @@ WARM_UP = ["whole env -", "growth - -", "reback - -", "tensors - -",
            "whole importer pidfd_getfd:2:1",
            "whole exporter cuMemExportToShareableHandle:1:2"]
 BATCH = 24  # runs in one pair of processes
+AGAIN = 5  # times that a suspected leak is tried
 WAIT = 20  # seconds that a client waits for its peer or a request
 
 # errno.h and cuda.h; 0 is the one that libc_calls.c and driver_calls.c give.
@@ -279,6 +280,15 @@ def unwrapped(shim):
 HOLDS = "holds"
 
 
+def more_held(run, baseline):
+    """(side, what, before, now) of what a run holds beyond a baseline."""
+    for side, figures in baseline.items():
+        for what, before in figures.items():
+            now = run.held.get(side, {}).get(what)
+            if now is None or now > before:
+                yield side, what, before, now
+
+
 def judge(run, baseline):
     """Problems of one complete run, as texts."""
     problems = []
@@ -293,11 +303,8 @@ def judge(run, baseline):
                 problems.append(f"{what}: lane {result.lane}")
     if not run.hindered or len(run.hindered) != len(run.after):
         problems.append("a transfer is missing")
-    for side in SIDES:
-        for what, before in baseline.get(side, {}).items():
-            now = run.held.get(side, {}).get(what)
-            if now is None or now > before:
-                problems.append(f"{side} {HOLDS} {what}: {before} -> {now}")
+    for side, what, before, now in more_held(run, baseline):
+        problems.append(f"{side} {HOLDS} {what}: {before} -> {now}")
     return problems
 
 
@@ -317,23 +324,27 @@ class Judged:
     logs: tuple = ()
 
 
-def is_leak(runner, fault):
-    """Does it hold more each time, or was something made once and kept?"""
+def is_leak(runner, fault, suspects):
+    """Does it hold more each time, or was something made once and kept?
+    suspects: the (side, what) that are more than before."""
     line = f"{fault.round} {fault.side} {fault.rule}"
-    outcome = runner.run(WARM_UP + 3 * [line])
+    outcome = runner.run(WARM_UP + AGAIN * [line])
     runs = [run for run in parse_runs(outcome.logs[1]) if run.complete]
-    if len(runs) != len(WARM_UP) + 3:
+    if len(runs) != len(WARM_UP) + AGAIN:
         return True
-    second, third = runs[-2].held, runs[-1].held
-    return any(third[side][what] > second[side][what]
-               for side in SIDES for what in third[side])
+    # The first may make what is kept.
+    figures = [[run.held[side].get(what, 0) for run in runs[-AGAIN + 1:]]
+               for side, what in suspects]
+    return any(all(a < b for a, b in zip(figure, figure[1:]))
+               for figure in figures)
 
 
 def judge_run(runner, fault, run, baseline, outcome):
     problems = judge(run, baseline)
     if problems and not fault.cold and \
             all(f" {HOLDS} " in problem for problem in problems) and \
-            not is_leak(runner, fault):
+            not is_leak(runner, fault,
+                        [held[:2] for held in more_held(run, baseline)]):
         problems = []
     if problems:
         return Judged(fault, "FAILED", problems, outcome.logs)

@@ -622,8 +622,9 @@ bool vmml_mirror_refresh(void)
          mirror = atomic_load(&mirror->next)) {
         if (!atomic_load(&mirror->holds))
             continue;
+        /* One exporter that is stuck must not keep what others gave back. */
         if (!vmml_mirror_is_checked(mirror) || has_loose_ends(mirror))
-            vmml_mirror_sync(mirror);
+            vmml_mirror_try_sync(mirror);
         holds |= atomic_load(&mirror->holds);
     }
     vmml_use_end(use);

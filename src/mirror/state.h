@@ -107,6 +107,9 @@ void vmml_mirror_free(struct vmml_mirror *mirror);
 
 /* Bring a mirror up to date. No lock is held on entry. */
 enum vmml_sync vmml_mirror_sync(struct vmml_mirror *mirror);
+/* The same, without waiting for another thread that is at it, nor for an
+ * exporter that does not stop writing. */
+enum vmml_sync vmml_mirror_try_sync(struct vmml_mirror *mirror);
 
 /* Is there nothing to do for vmml_mirror_sync()? Two loads. */
 bool vmml_mirror_is_current(struct vmml_mirror *mirror);

@@ -642,7 +642,7 @@ static int read_once(struct vmml_mirror *mirror,
 
 /* What the exporter publishes now. -EAGAIN: it did not stop writing, or was
  * stopped while it wrote. */
-static int read_window(struct vmml_mirror *mirror,
+static int read_window(struct vmml_mirror *mirror, int most,
                        struct vmml_chunk_view **chunks, size_t *count)
 {
     const struct timespec pause = {.tv_nsec = READ_PAUSE_NS};
@@ -651,7 +651,7 @@ static int read_window(struct vmml_mirror *mirror,
 
     *chunks = NULL;
     *count = 0;
-    for (tries = 0; tries < READ_TRIES && status == -EAGAIN; tries++) {
+    for (tries = 0; tries < most && status == -EAGAIN; tries++) {
         if (tries > 0)
             nanosleep(&pause, NULL);
         if (vmml_peer_ended(mirror->peer))
@@ -700,14 +700,16 @@ static enum vmml_sync read_failed(const struct vmml_real *real,
 }
 
 static enum vmml_sync sync_busy(const struct vmml_real *real,
-                                struct vmml_mirror *mirror)
+                                struct vmml_mirror *mirror, int tries)
 {
     struct vmml_chunk_view *chunks;
     size_t count;
-    int status = read_window(mirror, &chunks, &count);
+    int status = read_window(mirror, tries, &chunks, &count);
     bool hidden;
 
     mirror->complete = false;
+    if (status == -EAGAIN && tries < READ_TRIES)
+        return VMML_SYNC_BUSY;
     if (status != 0)
         return read_failed(real, mirror, status);
     /* First what was revoked: a new chunk may lie where it was. */
@@ -760,22 +762,35 @@ static void note_stats(struct vmml_mirror *mirror, enum vmml_sync outcome)
                       });
 }
 
-enum vmml_sync vmml_mirror_sync(struct vmml_mirror *mirror)
+/* Busy. */
+static enum vmml_sync sync_and_end(struct vmml_mirror *mirror, int tries)
 {
     const struct vmml_real *real = vmml_real();
+    enum vmml_sync outcome = VMML_SYNC_GONE;
     struct vmml_relaxed relaxed;
-    enum vmml_sync outcome;
 
-    if (real == NULL || !become_busy(mirror))
-        return VMML_SYNC_BUSY;
     VMML_LOG_KEY(mirror->peer->nonce, mirror->base, mirror->size);
     vmml_relax(real, &relaxed);
-    outcome = vmml_mirror_is_condemned(mirror) ? VMML_SYNC_GONE
-                                               : sync_busy(real, mirror);
+    if (!vmml_mirror_is_condemned(mirror))
+        outcome = sync_busy(real, mirror, tries);
     note_stats(mirror, outcome);
     vmml_relax_end(real, &relaxed);
     vmml_mirror_end_busy(mirror);
     return outcome;
+}
+
+enum vmml_sync vmml_mirror_sync(struct vmml_mirror *mirror)
+{
+    if (vmml_real() == NULL || !become_busy(mirror))
+        return VMML_SYNC_BUSY;
+    return sync_and_end(mirror, READ_TRIES);
+}
+
+enum vmml_sync vmml_mirror_try_sync(struct vmml_mirror *mirror)
+{
+    if (vmml_real() == NULL || !vmml_mirror_try_busy(mirror))
+        return VMML_SYNC_BUSY;
+    return sync_and_end(mirror, 1);
 }
 
 bool vmml_mirror_is_current(struct vmml_mirror *mirror)

@@ -76,6 +76,7 @@ static bool parse_maps(struct bound *b)
     for (at = b->text; (at = strchr(at, '\n')) != NULL; at++)
         lines++;
     b->maps = calloc(lines + 1, sizeof(*b->maps));
+    b->count = 0;
     if (b->maps == NULL)
         return false;
     for (line = strtok_r(b->text, "\n", &state);

@@ -34,7 +34,6 @@ static void make(struct object *object, unsigned machine)
     const uint32_t arm[2] = {0x90000000, 0x91000000 | (uint32_t)AT(version)
                                                           << 10};
 
-    memset(object, 0, sizeof(*object));
     memcpy(object->header.e_ident, ELFMAG, SELFMAG);
     object->header.e_ident[EI_CLASS] = ELFCLASS64;
     object->header.e_ident[EI_DATA] = ELFDATA2LSB;
@@ -103,7 +102,7 @@ static void look(const uint8_t *bytes, size_t size, int unchanged)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct object object;
+    struct object object = {0};
     uint8_t *bytes = (uint8_t *)&object;
     size_t i, length = sizeof(object);
 

@@ -30,7 +30,7 @@ void vmml_text_vprintf(struct vmml_text *text, const char *format,
                        va_list *args);
 
 /* A string of JSON, with its quotes. What is no UTF-8 becomes U+FFFD. */
-void vmml_text_json(struct vmml_text *text, const char *string);
+void vmml_text_json(struct vmml_text *line, const char *text);
 
 /* 12:34:56.123456Z, in UTC; with the date 2026-12-01T12:34:56.123456Z. */
 void vmml_text_time(struct vmml_text *text, const struct timespec *time,

@@ -607,12 +607,13 @@ static void a_second_exporter(void)
     uint64_t base[3];
     unsigned i;
 
-    for (i = 0; i < 3; i++) {
+    for (i = 0; i < 3; i++)
         ex[i] = ex_start();
-        /* The first two have equal addresses. */
-        base[i] = i == 1 ? base[0] : ex_reserve(&ex[i], WINDOW);
-        if (i == 1)
-            ex_reserve_at(&ex[i], base[i], WINDOW);
+    /* The first two have equal addresses. */
+    base[0] = base[1] = ex_reserve(&ex[0], WINDOW);
+    ex_reserve_at(&ex[1], base[1], WINDOW);
+    base[2] = ex_reserve(&ex[2], WINDOW);
+    for (i = 0; i < 3; i++) {
         ex_map(&ex[i], base[i], CHUNK, 2, i + 1);
         ex_key(&ex[i], base[i], 2 * CHUNK, key[i]);
     }

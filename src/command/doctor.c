@@ -2,6 +2,8 @@
 /*
  * vmmlane doctor: every gate with a verdict, the evidence and the remedy.
  */
+#include <errno.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -160,6 +162,17 @@ static void judge_process(struct vmml_report *report,
     vmml_gates_ucx(report, subject, &arguments->doctor, LINKS_NOT_ASKED);
 }
 
+static void explain_absence(pid_t pid)
+{
+    if (kill(pid, 0) == 0 || errno == EPERM)
+        fprintf(stderr,
+                "vmmlane doctor: process %d cannot be seen in /proc (hidepid): "
+                "ask as root\n",
+                (int)pid);
+    else
+        fprintf(stderr, "vmmlane doctor: no process %d\n", (int)pid);
+}
+
 static int judge_running(struct vmml_report *report,
                          const struct arguments *arguments)
 {
@@ -168,8 +181,7 @@ static int judge_running(struct vmml_report *report,
 
     for (i = 0; i < arguments->pids_wanted; i++) {
         if (vmml_subject_read(&subjects[i], arguments->pids[i]) != 0) {
-            fprintf(stderr, "vmmlane doctor: no process %d\n",
-                    (int)arguments->pids[i]);
+            explain_absence(arguments->pids[i]);
             break;
         }
         read++;

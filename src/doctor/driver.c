@@ -26,6 +26,7 @@
 /* What one device can do; each try: a CUresult, or UNTRIED. */
 struct support {
     int vmm, posix_fd, fabric, dmabuf; /* attributes */
+    int compute_mode;                  /* CUcomputemode */
     int create_fd, export_fd, import_fd;
     int create_fabric;
     int export_dmabuf;
@@ -49,6 +50,8 @@ struct asked {
     char init_name[64];
     int version;
     int count;
+    int apart;    /* pairs of devices without peer access */
+    int from, to; /* one of them */
     struct device devices[DEVICES_MAX];
 };
 
@@ -59,6 +62,7 @@ struct asked {
     X(cuDeviceGetCount)                                                        \
     X(cuDeviceGet)                                                             \
     X(cuDeviceGetName)                                                         \
+    X(cuDeviceCanAccessPeer)                                                   \
     X(cuDeviceGetAttribute)                                                    \
     X(cuDevicePrimaryCtxRetain)                                                \
     X(cuCtxSetCurrent)                                                         \
@@ -252,12 +256,29 @@ static void ask_device(int ordinal, struct device *answer)
         CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
     can->fabric =
         attribute(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED);
+    can->compute_mode = attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE);
     can->dmabuf = attribute(device, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
     if (!can->vmm)
         return;
     if (can->posix_fd)
         try_descriptor(device, can);
     try_fabric(device, can);
+}
+
+static void ask_peers(struct asked *asked)
+{
+    int i, j, can;
+
+    for (i = 0; cu.cuDeviceCanAccessPeer != NULL && i < asked->count; i++) {
+        for (j = 0; j < asked->count; j++) {
+            if (i == j ||
+                cu.cuDeviceCanAccessPeer(&can, i, j) != CUDA_SUCCESS || can)
+                continue;
+            asked->from = i;
+            asked->to = j;
+            asked->apart++;
+        }
+    }
 }
 
 static void ask_driver(void *argument)
@@ -286,6 +307,7 @@ static void ask_driver(void *argument)
         asked->count = DEVICES_MAX;
     for (i = 0; i < asked->count; i++)
         ask_device(i, &asked->devices[i]);
+    ask_peers(asked);
     asked->stage = STAGE_DONE;
 }
 
@@ -367,6 +389,44 @@ static void upgrade(struct vmml_report *report, const struct asked *asked)
         asked->version / 1000, asked->version % 1000 / 10);
 }
 
+static void peers(struct vmml_report *report, const struct asked *asked)
+{
+    if (asked->apart == 0)
+        vmml_report_add(report, VMML_PASS, "driver.peer", NULL, NULL,
+                        asked->count == 1
+                            ? "one GPU: all transfers stay on it"
+                            : "each GPU can access each other one");
+    else
+        vmml_report_add(report, VMML_WARN, "driver.peer", NULL,
+                        "NVLink, or PCIe without ACS or an IOMMU between the "
+                        "GPUs (nvidia-smi topo -p2p r)",
+                        "%d pairs of GPUs have no peer access (GPU %d to %d): "
+                        "between them there is no cuda_ipc, for any memory",
+                        asked->apart, asked->from, asked->to);
+}
+
+static void compute_mode(struct vmml_report *report, const char *about,
+                         const struct support *can)
+{
+    switch (can->compute_mode) {
+    case CU_COMPUTEMODE_DEFAULT:
+        vmml_report_add(report, VMML_PASS, "driver.compute_mode", about, NULL,
+                        "several processes may use it");
+        break;
+    case CU_COMPUTEMODE_PROHIBITED:
+        vmml_report_add(report, VMML_FAIL, "driver.compute_mode", about,
+                        "nvidia-smi --compute-mode=DEFAULT",
+                        "no process may use it (mode %d)", can->compute_mode);
+        break;
+    default:
+        vmml_report_add(report, VMML_NOTE, "driver.compute_mode", about,
+                        "nvidia-smi --compute-mode=DEFAULT, where both sides "
+                        "of a transfer use one GPU",
+                        "one process at a time may use it (mode %d)",
+                        can->compute_mode);
+    }
+}
+
 static void posix_fd(struct vmml_report *report, const char *about,
                      const struct support *can)
 {
@@ -444,6 +504,7 @@ static void device(struct vmml_report *report, const char *about,
     }
     vmml_report_add(report, VMML_PASS, "driver.vmm", about, NULL,
                     "virtual memory management");
+    compute_mode(report, about, can);
     posix_fd(report, about, can);
     fabric(report, about, can);
     dmabuf(report, about, can);
@@ -478,6 +539,7 @@ static void judge(struct vmml_report *report, const struct asked *asked)
     vmml_report_add(report, VMML_PASS, "driver.devices", NULL, NULL,
                     "%d visible", asked->count);
     upgrade(report, asked);
+    peers(report, asked);
     devices(report, asked);
 }
 

@@ -267,6 +267,11 @@ static void namespaces(const struct kernel *k)
     const uint64_t *ids = k->subject->namespaces;
     bool first = ids[VMML_NS_PID] == FIRST_PID_NAMESPACE;
 
+    if (ids[VMML_NS_PID] == 0 || ids[VMML_NS_USER] == 0) {
+        vmml_report_add(k->report, VMML_SKIP, "kernel.pid_namespace", NULL,
+                        "mount /proc", "/proc/self/ns cannot be read");
+        return;
+    }
     vmml_report_add(k->report, first ? VMML_PASS : VMML_NOTE,
                     "kernel.pid_namespace", NULL, VMML_REMEDY_PID_NAMESPACE,
                     first ? "the host's (%lu)"

@@ -458,11 +458,29 @@ def ill_drivers(bench):
             ('without devices', 'devices', 'no GPU is visible', ''),
             ('without VMM', 'vmm', 'no virtual memory', 'a GPU and driver'),
             ('without POSIX_FD', 'posix_fd', 'no POSIX_FD', 'a GPU and driver'),
+            ('prohibited', 'compute_mode', 'no process may use it',
+             'nvidia-smi --compute-mode=DEFAULT'),
     ):
         bad_driver(bench, illness).demand(
             f'driver.{gate}', 'fail', evidence, remedy or
             bad_driver(bench, illness).find(f'driver.{gate}', None)['remedy'],
             status=1)
+
+
+@case
+def exclusive_device(bench):
+    bad_driver(bench, 'exclusive').demand(
+        'driver.compute_mode', 'note',
+        'one process at a time may use it (mode 3)',
+        'nvidia-smi --compute-mode=DEFAULT')
+
+
+@case
+def devices_apart(bench):
+    bench.ask(VMMLANE_SIM_DEVICES='2', VMMLANE_SIM_PEER='0').demand(
+        'driver.peer', 'warn', '2 pairs of GPUs have no peer access',
+        'NVLink, or PCIe', status=0)
+    bench.ask(VMMLANE_SIM_DEVICES='2').demand('driver.peer', 'pass', status=0)
 
 
 @case

@@ -50,6 +50,12 @@ EXPORT CUresult CUDAAPI cuDeviceGet(CUdevice *device, int ordinal)
 
 static CUresult attribute(int *value, CUdevice_attribute which)
 {
+    if (which == CU_DEVICE_ATTRIBUTE_COMPUTE_MODE) {
+        *value = is("prohibited")  ? CU_COMPUTEMODE_PROHIBITED
+                 : is("exclusive") ? CU_COMPUTEMODE_EXCLUSIVE_PROCESS
+                                   : CU_COMPUTEMODE_DEFAULT;
+        return CUDA_SUCCESS;
+    }
     *value = which == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
                  ? !is("without VMM")
                  : 0;

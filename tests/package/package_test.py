@@ -3,7 +3,8 @@
 
 Usage: package_test.py PACKAGES [DRIVER CLIENT]
 
-PACKAGES is the folder of the packages; DRIVER the simulated driver's, CLIENT
+PACKAGES is the folder of the packages; in root/ there may be what `meson
+install` brought. DRIVER the simulated driver's, CLIENT
 where clients of UCX are built: for a transfer with what the wheel installs.
 """
 
@@ -32,13 +33,13 @@ OLD_GLIBC = ('libpthread.so.0', 'libdl.so.2')
 
 WHEEL = ['vmmlane/__init__.py', 'vmmlane/__main__.py', 'vmmlane/bin/vmmlane',
          'vmmlane/libvmmlane.so']
-DEB = ['bin/vmmlane', 'lib/*/pkgconfig/vmmlane.pc',
-       'lib/*/vmmlane/libvmmlane.so',
-       'share/bash-completion/completions/vmmlane',
-       'share/doc/vmmlane/changelog.gz', 'share/doc/vmmlane/copyright',
-       'share/fish/vendor_completions.d/vmmlane.fish',
-       'share/man/man1/vmmlane.1.gz', 'share/man/man7/vmmlane.7.gz',
-       'share/zsh/site-functions/_vmmlane']
+MANUAL = ['man1/vmmlane.1', 'man7/vmmlane.7']
+SYSTEM = ['bin/vmmlane', 'lib/*/pkgconfig/vmmlane.pc',
+          'lib/*/vmmlane/libvmmlane.so',
+          'share/bash-completion/completions/vmmlane',
+          'share/fish/vendor_completions.d/vmmlane.fish',
+          *(f'share/man/{page}' for page in MANUAL),
+          'share/zsh/site-functions/_vmmlane']
 
 
 def version():
@@ -143,36 +144,58 @@ def transfer(command, folder, driver, clients):
               [('get', lane, 'ok'), ('put', lane, 'ok')])
 
 
+def system(what, root, usr, more=()):
+    """What `meson install` and the Debian package bring, below `usr`."""
+    libraries = [p.name for p in (usr / 'lib').iterdir()]
+    check(f'{what}: one folder of libraries', len(libraries), 1)
+    check(f'{what}: files', sorted(
+        str(p.relative_to(usr)).replace(libraries[0], '*')
+        for p in usr.rglob('*') if not p.is_dir()), sorted([*SYSTEM, *more]))
+    library = usr / 'lib' / libraries[0] / 'vmmlane/libvmmlane.so'
+    command = str(usr / 'bin/vmmlane')
+    check(f'{what}: the library', run([command, '--library']).stdout,
+          f'{os.path.realpath(library)}\n')
+    check(f'{what}: run', run([command, 'run', 'sh', '-c', 'exit 4']
+                             ).returncode, 4)
+    config = run(['pkg-config', '--variable=preload', 'vmmlane'],
+                 env=environment(PKG_CONFIG_LIBDIR=str(
+                     library.parents[1] / 'pkgconfig')))
+    check(f'{what}: pkg-config', config.stdout.strip(),
+          str(library)[len(str(root)):])
+
+
+def manual(what, page):
+    text = page.decode().replace('\\', '')
+    missing = [setting.variable for setting in settings.read(ROOT / 'src')
+               if setting.variable not in text]
+    check(f'{what}: vmmlane(7) has every setting', missing, [])
+
+
 def deb(path):
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(['dpkg-deb', '-x', path, folder], check=True)
         usr = Path(folder) / 'usr'
-        libraries = [p.name for p in (usr / 'lib').iterdir()]
-        check('deb: one folder of libraries', len(libraries), 1)
-        check('deb: files', sorted(
-            str(p.relative_to(usr)).replace(libraries[0], '*')
-            for p in usr.rglob('*') if not p.is_dir()), DEB)
+        # They are compressed.
+        pages = [usr / 'share/man' / page for page in MANUAL]
+        for page in pages:
+            manual_page = gzip.decompress(
+                page.with_name(page.name + '.gz').read_bytes())
+            page.write_bytes(manual_page)
+            page.with_name(page.name + '.gz').unlink()
+        system('deb', folder, usr, ['share/doc/vmmlane/changelog.gz',
+                                    'share/doc/vmmlane/copyright'])
+        manual('deb', pages[1].read_bytes())
         control = run(['dpkg-deb', '-f', str(path), 'Version', 'Depends']
                       ).stdout
         check_in('deb: version', f'Version: {version()}\n', control)
         check('deb: needs glibc alone', bool(re.search(
             r'^Depends: libc6 \(>= [0-9.]+\)$', control, re.M)), True)
-        library = usr / 'lib' / libraries[0] / 'vmmlane/libvmmlane.so'
-        command = str(usr / 'bin/vmmlane')
-        check('deb: the library', run([command, '--library']).stdout,
-              f'{os.path.realpath(library)}\n')
-        check('deb: run', run([command, 'run', 'sh', '-c', 'exit 4']
-                              ).returncode, 4)
-        config = run(['pkg-config', '--variable=preload', 'vmmlane'],
-                     env=environment(PKG_CONFIG_LIBDIR=str(
-                         library.parents[1] / 'pkgconfig')))
-        check('deb: pkg-config', config.stdout.strip(),
-              str(library)[len(folder):])
-        page = gzip.decompress((usr / 'share/man/man7/vmmlane.7.gz')
-                               .read_bytes()).decode().replace('\\', '')
-        for setting in settings.read(ROOT / 'src'):
-            check_in(f'deb: vmmlane(7) has {setting.variable}',
-                     setting.variable, page)
+
+
+def tree(root):
+    usr = root / 'usr/local'
+    system('meson install', root, usr)
+    manual('meson install', (usr / 'share/man' / MANUAL[1]).read_bytes())
 
 
 def main():
@@ -186,6 +209,8 @@ def main():
             installed(path)
     for path in packages.glob('*.deb'):
         deb(path)
+    if (packages / 'root').exists():
+        tree(packages / 'root')
     end()
 
 

@@ -87,6 +87,19 @@ static int check_header(const struct vmml_ledger_header *header,
     return 0;
 }
 
+int vmml_ledger_read_nonce(int fd, uint8_t nonce[VMML_NONCE_SIZE])
+{
+    struct vmml_ledger_header header;
+    int status = check_file(fd);
+
+    if (status != 0)
+        return status;
+    if (pread(fd, &header, sizeof(header), 0) != (ssize_t)sizeof(header))
+        return -EIO;
+    memcpy(nonce, header.nonce, VMML_NONCE_SIZE);
+    return 0;
+}
+
 int vmml_ledger_open(int fd, const uint8_t nonce[VMML_NONCE_SIZE],
                      struct vmml_ledger_reader **reader)
 {
@@ -287,6 +300,36 @@ int vmml_ledger_find_window(const struct vmml_ledger_reader *reader,
         if (!is_served(state, &read, base, size))
             return -ENOENT;
         read.index = (uint32_t)index;
+        *view = read;
+        return 0;
+    }
+    return -EAGAIN;
+}
+
+uint32_t vmml_ledger_windows(const struct vmml_ledger_reader *reader)
+{
+    return window_count(reader);
+}
+
+int vmml_ledger_window_at(const struct vmml_ledger_reader *reader,
+                          uint32_t index, struct vmml_window_view *view)
+{
+    const struct vmml_ledger_window *window;
+    struct vmml_window_view read;
+    struct attempt attempt = {0};
+    uint32_t state;
+
+    if (index >= window_count(reader))
+        return -ENOENT;
+    window = &reader->windows[index];
+    while (begin(&attempt, &window->sequence)) {
+        state = load_window(window, &read);
+        if (!unchanged(&attempt, &window->sequence))
+            continue;
+        if (!is_served(state, &read, read.base, read.size) || read.size == 0 ||
+            read.base > UINT64_MAX - read.size)
+            return -ENOENT;
+        read.index = index;
         *view = read;
         return 0;
     }

@@ -67,6 +67,22 @@ int vmml_ledger_find_window(const struct vmml_ledger_reader *reader,
                             uint64_t base, uint64_t size,
                             struct vmml_window_view *view);
 
+/* For who looks at a whole ledger: how many windows were ever used. */
+uint32_t vmml_ledger_windows(const struct vmml_ledger_reader *reader);
+
+/*
+ * The window of an index below that. Returns 0, -ENOENT when none is served
+ * there, -EAGAIN (wrote all the time).
+ */
+int vmml_ledger_window_at(const struct vmml_ledger_reader *reader,
+                          uint32_t index, struct vmml_window_view *view);
+
+/*
+ * The nonce in the header of a ledger that no handle names. Returns 0, or
+ * -errno as vmml_ledger_open().
+ */
+int vmml_ledger_read_nonce(int fd, uint8_t nonce[VMML_NONCE_SIZE]);
+
 /*
  * Has the window changed since `view` was read? Two loads; no system call.
  * `*revoked` is false when chunks were only added.

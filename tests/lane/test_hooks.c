@@ -7,9 +7,12 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 
 #include "hooks.h"
 #include "lane/exporter.h"
+#include "lane/state.h"
 #include "mirror/mirror.h"
 #include "standin.h"
 
@@ -380,6 +383,208 @@ static void a_pointer_keeps_its_mirror(void)
         VMML_UCS_ERR_UNREACHABLE);
 }
 
+/* --- a UCX that shares descriptors by itself (A4) --------------------------
+ *
+ * No published wheel does. The stand-in asks what uct_cuda_ipc_mem_add_reg()
+ * of UCX 1.22 with its POSIX_FD arm asks, in that order.
+ */
+
+struct arm_key {
+    enum { ARM_NO_IPC, ARM_LEGACY, ARM_POSIX_FD } type;
+    pid_t pid;
+    CUipcMemHandle legacy; /* at byte 8, as there */
+    int fd;
+    CUdeviceptr base;
+    size_t length;
+    uint64_t buffer_id;
+};
+
+/* The driver as that module sees it, past the shim or through it. */
+static bool past_the_shim;
+#define ASK(function, ...)                                                     \
+    (past_the_shim ? function(__VA_ARGS__)                                     \
+                   : vmml_##function(lane_md_native(), __VA_ARGS__))
+
+static void ask_how(CUdeviceptr ptr, uint32_t *legacy, uint64_t *types)
+{
+    CUmemoryPool pool = NULL;
+    CUpointer_attribute attributes[] = {
+        CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+        CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
+        CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
+    };
+    void *data[] = {legacy, types, &pool};
+
+    CHECK_CU(ASK(cuPointerGetAttributes, 3, attributes, data, ptr));
+}
+
+static vmml_ucs_status_t pack_by_arm(vmml_uct_md_h md, vmml_uct_mem_h memh,
+                                     void *address, size_t length,
+                                     const void *params, void *buffer)
+{
+    struct arm_key *key = buffer;
+    CUdeviceptr ptr = (uintptr_t)address;
+    CUmemGenericAllocationHandle handle;
+    uint32_t legacy = 0;
+    uint64_t types = 0;
+
+    memset(key, 0, sizeof(*key));
+    key->pid = getpid();
+    CHECK_CU(ASK(cuMemGetAddressRange_v2, &key->base, &key->length, ptr));
+    CHECK_CU(ASK(cuPointerGetAttribute, &key->buffer_id,
+                 CU_POINTER_ATTRIBUTE_BUFFER_ID, ptr));
+    ask_how(ptr, &legacy, &types);
+    if (legacy != 0) {
+        key->type = ARM_LEGACY;
+        CHECK_CU(ASK(cuIpcGetMemHandle, &key->legacy, ptr));
+    } else if (types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+        CHECK_CU(cuMemRetainAllocationHandle(&handle, (void *)ptr));
+        CHECK_CU(ASK(cuMemExportToShareableHandle, &key->fd, handle,
+                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+        CHECK_CU(cuMemRelease(handle));
+        key->type = ARM_POSIX_FD;
+    }
+    return status;
+}
+
+static uint64_t memory_of(size_t reserved, CUmemAllocationHandleType types)
+{
+    CUmemAllocationProp prop = {
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .requestedHandleTypes = types,
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
+    };
+    CUmemAccessDesc desc = {prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle handle;
+    uint64_t base = lane_reserve(reserved);
+
+    CHECK_CU(vmml_cuMemCreate(NULL, &handle, 4 * CHUNK, &prop, 0));
+    CHECK_CU(vmml_cuMemMap(NULL, base, 4 * CHUNK, 0, handle, 0));
+    CHECK_CU(vmml_cuMemSetAccess(NULL, base, 4 * CHUNK, &desc, 1));
+    CHECK_CU(cuMemRelease(handle));
+    lane_fill(sim_host_view(base, 4 * CHUNK), base, 4 * CHUNK, 1);
+    return base;
+}
+
+static struct arm_key *shared_key; /* both processes see it */
+
+/* As the importer of such a key does it. */
+static uint64_t import_by_arm(uint64_t seed)
+{
+    CUmemAccessDesc desc = {
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
+        .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    int pidfd = (int)syscall(SYS_pidfd_open, shared_key->pid, 0);
+    int fd = (int)syscall(SYS_pidfd_getfd, pidfd, shared_key->fd, 0);
+    CUmemGenericAllocationHandle handle;
+    uint64_t mapped;
+
+    CHECK(fd >= 0);
+    lane_cuda(0);
+    CHECK_CU(cuMemImportFromShareableHandle(
+        &handle, (void *)(uintptr_t)fd,
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    mapped = lane_reserve(shared_key->length);
+    CHECK_CU(cuMemMap(mapped, shared_key->length, 0, handle, 0));
+    CHECK_CU(cuMemSetAccess(mapped, shared_key->length, &desc, 1));
+    close(fd);
+    close(pidfd);
+    return lane_differs(sim_host_view(mapped, shared_key->length),
+                        shared_key->base, shared_key->length,
+                        (unsigned)seed) == shared_key->length;
+}
+
+/* Its key through the shim, and how many descriptors that cost. */
+static unsigned arm_pack(uint64_t base, size_t length)
+{
+    unsigned fds = lane_fd_count();
+    vmml_uct_mem_h memh = mem_reg(lane_md_native(), base, length);
+
+    CHECK_EQUAL(
+        mkey_pack(lane_md_native(), memh, base, length, (uint8_t *)shared_key),
+        0);
+    return lane_fd_count() - fds;
+}
+
+static void arm_set_up(struct exporter *importer)
+{
+    shared_key = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(shared_key != MAP_FAILED);
+    *importer = ex_start();
+    stand_in();
+    /* The real function is looked up in the caller's scope. */
+    uct->pack = pack_by_arm;
+    lane_cuda(0);
+}
+
+static void a_ucx_that_can_shares_by_itself(void)
+{
+    static const CUmemAllocationHandleType types[] = {
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        CU_MEM_HANDLE_TYPE_NONE, /* upgraded */
+    };
+    struct exporter importer;
+    struct arm_key without;
+    unsigned i, fds;
+    uint64_t base;
+
+    arm_set_up(&importer);
+    /* The shim's counters come with the first one. */
+    arm_pack(memory_of(4 * CHUNK, types[0]), 4 * CHUNK);
+    for (i = 0; i < 2; i++) {
+        base = memory_of(4 * CHUNK, types[i]);
+        fds = lane_fd_count();
+        past_the_shim = true;
+        CHECK_EQUAL(
+            pack_by_arm(NULL, NULL, (void *)base, 4 * CHUNK, NULL, &without),
+            0);
+        past_the_shim = false;
+        CHECK_EQUAL(lane_fd_count(), fds + 1);
+        CHECK_EQUAL(arm_pack(base, 4 * CHUNK), 1);
+        CHECK_EQUAL(shared_key->type, ARM_POSIX_FD);
+        CHECK_EQUAL(ex_run(&importer, import_by_arm, 1), 1);
+        without.fd = shared_key->fd;
+        CHECK(memcmp(&without, shared_key, sizeof(without)) == 0);
+    }
+    /* Nothing was shared twice. */
+    CHECK(vmml_exporter.ledger == NULL);
+    ex_stop(&importer);
+}
+
+/* A handle that may get neighbours. */
+static void a_ucx_that_can_is_served(void)
+{
+    struct exporter importer;
+
+    arm_set_up(&importer);
+    arm_pack(memory_of(8 * CHUNK, CU_MEM_HANDLE_TYPE_NONE), 4 * CHUNK);
+    CHECK_EQUAL(shared_key->type, ARM_LEGACY);
+    CHECK_EQUAL(lane_reason((const uint8_t *)shared_key), VMML_REASON_NONE);
+    ex_stop(&importer);
+}
+
+static void a_ucx_that_can_is_served_if_told(void)
+{
+    static const CUmemAllocationHandleType types[] = {
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        CU_MEM_HANDLE_TYPE_NONE,
+    };
+    struct exporter importer;
+    unsigned i;
+
+    CHECK(setenv("VMMLANE_NATIVE", "never", 1) == 0);
+    arm_set_up(&importer);
+    for (i = 0; i < 2; i++) {
+        /* One descriptor and, with the first, those of the ledger. */
+        CHECK(arm_pack(memory_of(4 * CHUNK, types[i]), 4 * CHUNK) >= 1);
+        CHECK_EQUAL(shared_key->type, ARM_LEGACY);
+        CHECK_EQUAL(lane_reason((const uint8_t *)shared_key), VMML_REASON_NONE);
+    }
+    ex_stop(&importer);
+}
+
 int main(int argc, char **argv)
 {
     static const struct lane_test tests[] = {
@@ -390,6 +595,9 @@ int main(int argc, char **argv)
         LANE_PAIR(a_key_is_decided_before_ucx_sees_it),
         LANE_PAIR(a_switched_off_importer_refuses),
         LANE_PAIR(a_pointer_keeps_its_mirror),
+        LANE_PAIR(a_ucx_that_can_shares_by_itself),
+        LANE_PAIR(a_ucx_that_can_is_served),
+        LANE_PAIR(a_ucx_that_can_is_served_if_told),
     };
 
     return lane_main(argc, argv, tests, sizeof(tests) / sizeof(tests[0]));

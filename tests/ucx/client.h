@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 #include <ucp/api/ucp.h>
 
 /* Exit codes of both processes. */
@@ -86,6 +87,7 @@ enum kind {
     KIND_FABRIC, /* as KIND_VMM, of FABRIC type alone */
     KIND_WHOLE,  /* one FABRIC handle that fills its reservation */
     KIND_BOTH,   /* as KIND_VMM, of FABRIC and POSIX_FD type */
+    KIND_HOST,   /* the host's, by malloc */
 };
 
 struct chunk {
@@ -144,6 +146,23 @@ void segment_alias_inside(struct segment *segment, size_t chunk);
 
 void device_open(bool with_context);
 
+/* ---- strangers.c: memory that ends an extent ---- */
+
+enum stranger {
+    STRANGER_NO_ACCESS,   /* good memory without cuMemSetAccess */
+    STRANGER_HOST,        /* of the host, by cuMemCreate */
+    STRANGER_UNSHAREABLE, /* made without a handle type */
+    STRANGER_IMPORTED,    /* another process's, by its descriptor `fd` */
+    STRANGER_DEVICE,      /* another device's */
+};
+
+/* In the place of a chunk that was unmapped. False: not to be had here. */
+bool segment_put_stranger(struct segment *segment, size_t index,
+                          enum stranger stranger, pid_t pid, int fd);
+
+/* Device memory of this process, which only its descriptor holds. */
+int export_memory(size_t size);
+
 /* ---- state.c: what a process holds ---- */
 
 struct state {
@@ -180,12 +199,14 @@ enum command {
     CMD_GROW,         /* segment, count, below */
     CMD_ALIAS,        /* segment, chunk -> new segment */
     CMD_ALIAS_INSIDE, /* segment, chunk */
-    CMD_WATCH, /* data segment, offset, length, seed, flag segment, offset,
-                  value
-                  -> wrong bytes, first wrong offset */
-    CMD_SWEEP, /* payload: "arm RULE", "disarm" or "report" (tests/sweep)
-                  -> payload: the report's text */
-    CMD_KILL,  /* the exporter kills itself with SIGKILL */
+    CMD_STRANGER, /* segment, chunk, stranger, pid, descriptor -> could it be
+                     had? */
+    CMD_WATCH,    /* data segment, offset, length, seed, flag segment, offset,
+                     value
+                     -> wrong bytes, first wrong offset */
+    CMD_SWEEP,    /* payload: "arm RULE", "disarm" or "report" (tests/sweep)
+                     -> payload: the report's text */
+    CMD_KILL,     /* the exporter kills itself with SIGKILL */
     CMD_STATE, /* -> free bytes, descriptors, mappings, soft and hard limit of
                   descriptors, pid */
     CMD_QUIT,
@@ -330,6 +351,8 @@ void command(enum command command, struct wire_header *header,
              const void *payload, void **reply);
 struct remote remote_alloc(const char *specification, CUdeviceptr hint);
 void remote_free(struct remote *remote);
+/* Keeps the layout here, for old keys. */
+void remote_free_late(struct remote *remote);
 void remote_fill(const struct remote *remote, uint64_t offset, uint64_t length,
                  uint64_t seed);
 void remote_unmap(struct remote *remote, uint64_t first, uint64_t count,
@@ -424,6 +447,8 @@ void scenario_fence_unwatched(void);
 void scenario_vmm_then_malloc(void);
 void scenario_malloc_then_vmm(void);
 void scenario_flipped(void);
+void scenario_strangers(void);
+void scenario_old_key(void);
 void scenario_own_process(void);
 void scenario_killed(void);
 void scenario_restarted(void);

@@ -121,6 +121,27 @@ static void deregister(struct wire_header *h)
     h->status = ucp_mem_unmap(ucx.context, memh);
 }
 
+static void fill(const struct wire_header *h)
+{
+    if (segment_of(h->args[0])->kind == KIND_HOST)
+        pattern_write((void *)address_of(h), h->args[2], h->args[3],
+                      h->args[1]);
+    else
+        device_fill(address_of(h), h->args[2], h->args[3], h->args[1]);
+}
+
+static void check(struct wire_header *h)
+{
+    uint64_t first = 0;
+
+    h->args[0] = segment_of(h->args[0])->kind == KIND_HOST
+                     ? pattern_compare((void *)address_of(h), h->args[2],
+                                       h->args[3], h->args[1], &first)
+                     : device_compare(address_of(h), h->args[2], h->args[3],
+                                      h->args[1], &first);
+    h->args[1] = first;
+}
+
 /* Polls a word of device memory, then at once compares the data it announces.
  */
 static void watch(struct wire_header *h)
@@ -210,19 +231,21 @@ static void *memory_command(struct wire_header *h, const char *payload)
 
 static void *obey(struct wire_header *h, const void *payload)
 {
-    uint64_t first = 0;
     char *copy;
 
     switch (h->command) {
     case CMD_ADDRESS:
         return exchange_addresses(h, payload);
     case CMD_FILL:
-        device_fill(address_of(h), h->args[2], h->args[3], h->args[1]);
+        fill(h);
         return NULL;
     case CMD_CHECK:
-        h->args[0] = device_compare(address_of(h), h->args[2], h->args[3],
-                                    h->args[1], &first);
-        h->args[1] = first;
+        check(h);
+        return NULL;
+    case CMD_STRANGER:
+        h->args[0] = segment_put_stranger(segment_of(h->args[0]), h->args[1],
+                                          (enum stranger)h->args[2],
+                                          (pid_t)h->args[3], (int)h->args[4]);
         return NULL;
     case CMD_REGISTER:
         return make_key(h);

@@ -93,11 +93,16 @@ struct remote remote_alloc(const char *specification, CUdeviceptr hint)
     return remote;
 }
 
-void remote_free(struct remote *remote)
+void remote_free_late(struct remote *remote)
 {
     struct wire_header h = {.args = {remote->id}};
 
     command(CMD_FREE, &h, NULL, NULL);
+}
+
+void remote_free(struct remote *remote)
+{
+    remote_free_late(remote);
     free(remote->chunks);
     remote->chunks = NULL;
 }

@@ -92,9 +92,9 @@ static size_t parse_size(const char **text)
 
 static enum kind parse_kind(const char **text)
 {
-    static const char *const names[] = {"malloc", "vmm",   "single",
-                                        "first",  "none",  "pool",
-                                        "fabric", "whole", "both"};
+    static const char *const names[] = {"malloc", "vmm",  "single", "first",
+                                        "none",   "pool", "fabric", "whole",
+                                        "both",   "host"};
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         size_t length = strlen(names[i]);
@@ -318,8 +318,12 @@ static void create_plain(struct segment *segment, size_t bytes)
     segment->data_offset = 0;
     if (segment->kind == KIND_POOL)
         create_pool_memory(segment);
+    else if (segment->kind == KIND_HOST)
+        segment->base = (CUdeviceptr)aligned_alloc(2 << 20, bytes);
     else
         CU_MUST(cuMemAlloc(&segment->base, bytes));
+    if (segment->base == 0)
+        die(EXIT_SETUP, "out of memory");
 }
 
 static void reserve(struct segment *segment, CUdeviceptr hint)
@@ -339,7 +343,7 @@ void segment_create(struct segment *segment, const char *specification,
     segment->kind = s.kind;
     memcpy(segment->sizes, s.sizes, sizeof(s.sizes));
     segment->data_offset = s.start;
-    if (s.kind == KIND_MALLOC || s.kind == KIND_POOL) {
+    if (s.kind == KIND_MALLOC || s.kind == KIND_POOL || s.kind == KIND_HOST) {
         create_plain(segment, bytes);
     } else {
         segment->reserved =
@@ -384,6 +388,8 @@ void segment_destroy(struct segment *segment)
 {
     if (segment->kind == KIND_MALLOC) {
         CU_MUST(cuMemFree(segment->base));
+    } else if (segment->kind == KIND_HOST) {
+        free((void *)segment->base);
     } else if (segment->kind == KIND_POOL) {
         CU_MUST(cuMemFreeAsync(segment->base, NULL));
         CU_MUST(cuStreamSynchronize(NULL));

@@ -45,6 +45,8 @@ const struct scenario scenarios[] = {
     {"vmm-then-malloc", scenario_vmm_then_malloc, false},
     {"malloc-then-vmm", scenario_malloc_then_vmm, false},
     {"flipped", scenario_flipped, false},
+    {"strangers", scenario_strangers, false},
+    {"old-key", scenario_old_key, false},
     {"own-process", scenario_own_process, false},
     {"killed", scenario_killed, false},
     {"killed-in-flight", scenario_killed_in_flight, false},

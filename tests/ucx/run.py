@@ -376,7 +376,7 @@ def judge_version(case, outcome):
     for role, log, wanted in zip(("exporter", "importer"), outcome.logs,
                                  (0, 1)):
         lines = [line for line in log.splitlines()
-                 if re.match(r"vmmlane\[\d+\] (WARN|ERROR) ", line)]
+                 if re.match(r"vmmlane\[\d+\] \S+ (WARN|ERROR) ", line)]
         if len(lines) != wanted or \
                 not all("another version of vmmlane" in line
                         for line in lines):

@@ -206,8 +206,7 @@ static void end_registration(vmml_uct_md_h md, vmml_uct_mem_h memh)
     if (registration == NULL)
         return;
     vmml_count(registrations_ended);
-    if (registration->pooled != NULL) {
-        vmml_pool_deregister(registration->pooled);
+    if (registration->pooled) {
         free(registration);
         return;
     }
@@ -309,7 +308,7 @@ static bool begin(vmml_uct_md_h md, vmml_uct_mem_h memh,
 
     pthread_mutex_lock(&vmml_exporter.lock);
     found = vmml_registration_find(md, memh);
-    if (found != NULL && found->window == NULL)
+    if (found != NULL && found->pooled)
         found = NULL; /* a pool's, and a thread ends what another packs */
     if (found != NULL) {
         *copy = *found;

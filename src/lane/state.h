@@ -19,12 +19,13 @@ struct vmml_registration {
     vmml_uct_mem_h memh;
     uint64_t address;
     uint64_t length;
-    struct vmml_window *window; /* NULL: a pool's memory, `pooled` */
-    struct vmml_pooled *pooled; /* pool/export.c's; of what follows it has
-                                 * `refused` alone */
-    enum vmml_reason refused;   /* the same for every request, or NONE */
-    uint64_t changes;           /* of the window, when last verified */
-    uint64_t verified_from;     /* [from, to): chunks known to be published */
+    bool pooled; /* begins in a pool's memory: pool/export.c's, and of what
+                  * follows it has `newest` alone */
+    unsigned long long newest; /* BUFFER_ID that was in it */
+    struct vmml_window *window;
+    enum vmml_reason refused; /* the same for every request, or NONE */
+    uint64_t changes;         /* of the window, when last verified */
+    uint64_t verified_from;   /* [from, to): chunks known to be published */
     uint64_t verified_to;
     struct vmml_registration *next; /* in its bucket */
 };

@@ -12,8 +12,9 @@
 #include "lane/state.h"
 #include "stats/count.h"
 
-/* So many allocations that no registration covers stay published. */
-#define IDLE_MAX 1024
+/* So many allocations may be known: then those that no registration covers are
+ * not served any more. */
+#define KNOWN_MAX 4096
 
 /* An exported pool; it goes with the last allocation that is known. */
 struct pool {
@@ -44,10 +45,9 @@ struct vmml_pooled {
     int index;     /* of the window in the ledger, or -1 */
     uint32_t slot; /* of the chunk, or VMML_NO_SLOT */
     uint64_t serial;
-    uint64_t token;         /* of the free that it is in */
-    unsigned registrations; /* that are alive */
-    uint64_t idle;          /* since when there is none: a count */
-    unsigned refs;          /* registrations, packs, and 1 of the table */
+    uint64_t token; /* of the free that it is in */
+    bool covered;   /* by a registration, in kill_uncovered() */
+    unsigned refs;  /* packs, and 1 of the table */
 };
 
 /* All under the exporter's lock. */
@@ -55,7 +55,6 @@ static struct pool *pools;
 static struct vmml_pooled **table; /* sorted by base */
 static size_t table_count;
 static size_t table_capacity;
-static size_t idle_count;
 
 atomic_bool vmml_pool_in_use;
 
@@ -141,8 +140,6 @@ static void kill_pooled(struct vmml_pooled *pooled, struct vmml_fd_list *fds)
     pooled->slot = VMML_NO_SLOT;
     pooled->index = -1;
     pooled->state = STATE_DEAD;
-    if (pooled->registrations == 0)
-        idle_count--;
     table_count--;
     memmove(&table[at], &table[at + 1], (table_count - at) * sizeof(*table));
     drop_pool(pooled->pool, fds);
@@ -161,17 +158,36 @@ static void kill_overlapping(uint64_t base, uint64_t size,
         kill_pooled(table[i], fds);
 }
 
-static void kill_oldest_idle(struct vmml_fd_list *fds)
+static void mark_covered(const struct vmml_registration *registration)
 {
-    struct vmml_pooled *oldest = NULL;
+    size_t i = first_above(registration->address);
+
+    while (i < table_count &&
+           table[i]->base < registration->address + registration->length)
+        table[i++]->covered = true;
+}
+
+/* What no registration covers, of one pool or (NULL) of all. */
+static void kill_uncovered(CUmemoryPool handle, struct vmml_fd_list *fds)
+{
+    const struct vmml_registration *registration;
     size_t i;
 
     for (i = 0; i < table_count; i++)
-        if (table[i]->registrations == 0 && table[i]->state != STATE_FREEING &&
-            (oldest == NULL || table[i]->idle < oldest->idle))
-            oldest = table[i];
-    if (oldest != NULL)
-        kill_pooled(oldest, fds);
+        table[i]->covered = false;
+    for (i = 0; i < vmml_exporter.bucket_count; i++)
+        for (registration = vmml_exporter.buckets[i]; registration != NULL;
+             registration = registration->next)
+            if (registration->pooled)
+                mark_covered(registration);
+    i = 0;
+    while (i < table_count) {
+        if (!table[i]->covered &&
+            (handle == NULL || table[i]->handle == handle))
+            kill_pooled(table[i], fds);
+        else
+            i++;
+    }
 }
 
 /* What was read with this BUFFER_ID is no longer there. */
@@ -235,13 +251,11 @@ static struct vmml_pooled *make(const struct vmml_pooled *seen)
     pooled->state = STATE_NEW;
     pooled->index = -1;
     pooled->slot = VMML_NO_SLOT;
-    pooled->registrations = 0;
-    pooled->idle = 0;
     pooled->refs = 1;
     return pooled;
 }
 
-/* The allocation as it was seen, from the table or new in it. */
+/* With the lock: the allocation as it was seen, from the table or new in it. */
 static struct vmml_pooled *enter(const struct vmml_pooled *seen,
                                  struct vmml_fd_list *fds)
 {
@@ -250,41 +264,46 @@ static struct vmml_pooled *enter(const struct vmml_pooled *seen,
     if (pooled != NULL && pooled->buffer_id == seen->buffer_id)
         return pooled;
     kill_overlapping(seen->base, seen->size, fds);
-    if (idle_count >= IDLE_MAX)
-        kill_oldest_idle(fds);
+    if (table_count >= KNOWN_MAX)
+        kill_uncovered(NULL, fds);
+    if (table_count >= KNOWN_MAX)
+        return NULL;
     pooled = make(seen);
     if (pooled != NULL && !insert(pooled)) {
         release(pooled);
         return NULL;
     }
-    if (pooled != NULL)
-        idle_count++;
     return pooled;
 }
 
-/* With the lock. */
-static bool take(const struct vmml_pooled *seen,
-                 struct vmml_registration *registration,
-                 struct vmml_fd_list *fds)
+/* UCX registers what lies beside each other as one, so that a registration may
+ * hold many allocations. BUFFER_IDs grow (measured): one above the newest that
+ * is there now is of memory that this registration was not made for. */
+static unsigned long long find_newest(const struct vmml_real *real,
+                                      uint64_t address, uint64_t length)
 {
-    struct vmml_pooled *pooled;
+    unsigned long long newest = 0, id;
+    uint64_t end = address + length;
+    uint64_t base, size;
 
-    if (!vmml_exporter_ready())
-        return false;
-    pooled = enter(seen, fds);
-    if (pooled == NULL)
+    while (address < end) {
+        id = vmml_buffer_id(real, address);
+        if (id == 0 ||
+            vmml_reservation_at(real, address, &base, &size) != CUDA_SUCCESS)
+            break;
+        newest = id > newest ? id : newest;
+        address = base + size;
+    }
+    return newest;
+}
+
+/* With the lock. */
+static bool take(const struct vmml_registration *registration)
+{
+    if (!vmml_exporter_ready() || !vmml_registration_add(registration))
         return false;
     atomic_store(&vmml_pool_in_use, true);
     atomic_store(&vmml_exporter.has_windows, true);
-    if (registration->length >
-        pooled->base + pooled->size - registration->address)
-        registration->refused = VMML_REASON_WINDOW;
-    registration->pooled = pooled;
-    if (!vmml_registration_add(registration))
-        return false;
-    if (pooled->registrations++ == 0)
-        idle_count--;
-    pooled->refs++;
     vmml_count(registrations_taken);
     return true;
 }
@@ -298,44 +317,29 @@ void vmml_pool_register(vmml_uct_md_h md, vmml_uct_mem_h memh, uint64_t address,
         .memh = memh,
         .address = address,
         .length = length,
+        .pooled = true,
     };
     struct vmml_pooled seen = {0};
     struct vmml_relaxed relaxed;
-    struct vmml_fd_list fds;
     bool is_pooled, taken;
 
     if (vmml_conf()->pools == VMML_POOLS_OFF)
         return;
     vmml_relax(real, &relaxed);
     is_pooled = look_at(real, address, &seen);
+    if (is_pooled)
+        registration.newest = find_newest(real, address, length);
     vmml_relax_end(real, &relaxed);
     if (!is_pooled)
         return;
-    vmml_fd_list_init(&fds);
     pthread_mutex_lock(&vmml_exporter.lock);
-    taken = take(&seen, &registration, &fds);
+    taken = take(&registration);
     pthread_mutex_unlock(&vmml_exporter.lock);
-    vmml_fd_list_close(&fds);
-    /* From here on a free finds it in the table; one that was faster shows. */
-    if (taken && vmml_buffer_id(real, address) != seen.buffer_id)
-        kill_stale(seen.base, seen.buffer_id);
     if (!taken)
         VMML_LOST(LEDGER, .address = address, .length = length);
-    vmml_debug("registration 0x%lx+0x%lx of pool memory 0x%lx+0x%lx: %s",
+    vmml_debug("registration 0x%lx+0x%lx of pool memory: %s",
                (unsigned long)address, (unsigned long)length,
-               (unsigned long)seen.base, (unsigned long)seen.size,
                taken ? "taken" : "native, no ledger entry can be had");
-}
-
-void vmml_pool_deregister(struct vmml_pooled *pooled)
-{
-    static uint64_t count;
-
-    if (--pooled->registrations == 0 && pooled->state != STATE_DEAD) {
-        pooled->idle = ++count;
-        idle_count++;
-    }
-    release(pooled);
 }
 
 /* ---- publishing ---- */
@@ -535,43 +539,143 @@ static enum vmml_reason serve(const struct vmml_real *real,
     }
 }
 
+/* A pack of a registration of pool memory. */
+struct request {
+    uint64_t from;
+    uint64_t length;
+    unsigned long long newest;  /* struct vmml_registration */
+    struct vmml_pooled *pooled; /* a reference, or NULL */
+    uint64_t base; /* what UCX is told: never more than one allocation, for it
+                    * uses key material again by address alone */
+    uint64_t size;
+};
+
+/* False: it is of no pool. */
+static bool begin(vmml_uct_md_h md, vmml_uct_mem_h memh,
+                  struct request *request)
+{
+    struct vmml_registration *found;
+    size_t i;
+
+    pthread_mutex_lock(&vmml_exporter.lock);
+    found = vmml_registration_find(md, memh);
+    if (found != NULL && !found->pooled)
+        found = NULL;
+    if (found != NULL) {
+        request->newest = found->newest;
+        i = first_above(request->from);
+        if (i < table_count && table[i]->base <= request->from) {
+            request->pooled = table[i];
+            request->pooled->refs++;
+        }
+    }
+    pthread_mutex_unlock(&vmml_exporter.lock);
+    return found != NULL;
+}
+
+static void drop(struct request *request)
+{
+    pthread_mutex_lock(&vmml_exporter.lock);
+    release(request->pooled);
+    pthread_mutex_unlock(&vmml_exporter.lock);
+    request->pooled = NULL;
+}
+
+/* The allocation is not in the table as it is. *native: it is other memory. */
+static enum vmml_reason find_anew(const struct vmml_real *real,
+                                  struct request *request, bool *native)
+{
+    struct vmml_pooled seen = {0};
+    struct vmml_fd_list fds;
+
+    if (!look_at(real, request->from, &seen)) {
+        *native = vmml_buffer_id(real, request->from) != 0;
+        return VMML_REASON_FREED;
+    }
+    request->base = seen.base;
+    request->size = seen.size;
+    if (seen.buffer_id > request->newest)
+        return VMML_REASON_FREED;
+    vmml_fd_list_init(&fds);
+    pthread_mutex_lock(&vmml_exporter.lock);
+    request->pooled = enter(&seen, &fds);
+    if (request->pooled != NULL)
+        request->pooled->refs++;
+    pthread_mutex_unlock(&vmml_exporter.lock);
+    vmml_fd_list_close(&fds);
+    return request->pooled != NULL ? VMML_REASON_NONE : VMML_REASON_LEDGER;
+}
+
+static enum vmml_reason serve_request(const struct vmml_real *real,
+                                      struct request *request, bool *native)
+{
+    enum vmml_reason reason = VMML_REASON_NONE;
+    struct vmml_pooled *pooled = request->pooled;
+
+    if (pooled != NULL &&
+        vmml_buffer_id(real, request->from) != pooled->buffer_id) {
+        kill_stale(pooled->base, pooled->buffer_id);
+        drop(request);
+    }
+    if (request->pooled == NULL)
+        reason = find_anew(real, request, native);
+    pooled = request->pooled;
+    if (pooled == NULL)
+        return reason;
+    request->base = pooled->base;
+    request->size = pooled->size;
+    if (request->length > pooled->base + pooled->size - request->from)
+        return VMML_REASON_WINDOW;
+    if (pooled->buffer_id > request->newest)
+        return VMML_REASON_FREED;
+    return serve(real, pooled);
+}
+
+/* The answers of this pack; its reference ends. */
+static void answer(struct request *request, enum vmml_reason reason,
+                   struct vmml_pack *pack)
+{
+    struct vmml_pooled *pooled = request->pooled;
+
+    pthread_mutex_lock(&vmml_exporter.lock);
+    if (pooled != NULL) {
+        vmml_pack_fill(pack, pooled->window, window_size(pooled), reason);
+        pack->device = pooled->device;
+        release(pooled);
+    } else {
+        vmml_pack_fill(pack, 0, 0, reason);
+        pack->device = 0;
+    }
+    pthread_mutex_unlock(&vmml_exporter.lock);
+    pack->base = request->base;
+    pack->size = request->size;
+}
+
 bool vmml_pool_begin_pack(vmml_uct_md_h md, vmml_uct_mem_h memh, uint64_t from,
                           uint64_t length, struct vmml_pack *pack)
 {
     const struct vmml_real *real = vmml_real();
-    struct vmml_registration *found;
-    struct vmml_pooled *pooled = NULL;
-    enum vmml_reason reason;
+    struct request request = {
+        .from = from,
+        .length = length,
+        .base = from,
+        .size = 1,
+    };
     struct vmml_relaxed relaxed;
+    enum vmml_reason reason;
+    bool native = false;
 
     if (real == NULL ||
-        !atomic_load_explicit(&vmml_pool_in_use, memory_order_relaxed))
+        !atomic_load_explicit(&vmml_pool_in_use, memory_order_relaxed) ||
+        !begin(md, memh, &request))
         return false;
-    pthread_mutex_lock(&vmml_exporter.lock);
-    found = vmml_registration_find(md, memh);
-    if (found != NULL && found->pooled != NULL) {
-        pooled = found->pooled;
-        reason = found->refused;
-        pooled->refs++;
-    }
-    pthread_mutex_unlock(&vmml_exporter.lock);
-    if (pooled == NULL)
+    vmml_relax(real, &relaxed);
+    reason = serve_request(real, &request, &native);
+    vmml_relax_end(real, &relaxed);
+    if (native)
         return false;
-    if (from < pooled->base || length > pooled->base + pooled->size - from)
-        reason = VMML_REASON_WINDOW;
-    if (reason == VMML_REASON_NONE) {
-        vmml_relax(real, &relaxed);
-        reason = serve(real, pooled);
-        vmml_relax_end(real, &relaxed);
-    }
-    pthread_mutex_lock(&vmml_exporter.lock);
     vmml_count(keys_packed);
-    vmml_pack_fill(pack, pooled->window, window_size(pooled), reason);
-    pack->base = pooled->base;
-    pack->size = pooled->size;
-    pack->device = pooled->device;
-    release(pooled);
-    pthread_mutex_unlock(&vmml_exporter.lock);
+    answer(&request, reason, pack);
     if (reason != VMML_REASON_NONE)
         vmml_lane_warn(reason, from, length);
     vmml_trace("pack 0x%lx+0x%lx of pool memory: %s", (unsigned long)from,
@@ -652,16 +756,12 @@ void vmml_pool_destroyed(CUmemoryPool handle)
 {
     struct vmml_fd_list fds;
     struct pool *pool;
-    size_t i = 0;
+    size_t i;
 
     vmml_fd_list_init(&fds);
     pthread_mutex_lock(&vmml_exporter.lock);
-    while (i < table_count) {
-        if (table[i]->handle == handle && table[i]->registrations == 0)
-            kill_pooled(table[i], &fds);
-        else
-            i++;
-    }
+    if (handle != NULL)
+        kill_uncovered(handle, &fds);
     /* The driver may give the same handle to the next pool. */
     pool = find_pool(handle);
     if (pool != NULL)

@@ -20,22 +20,17 @@
 #include "doors/real.h"
 #include "lane/exporter.h"
 
-struct vmml_pooled;
-struct vmml_fd_list;
-
 /* There is an allocation in the table: what frees memory looks. */
 extern atomic_bool vmml_pool_in_use;
 
 /*
  * The registration that lane/ found to be of no cuMemCreate memory. Taken when
- * it lies in an allocation of a pool that can export descriptors.
+ * it begins in an allocation of a pool that can export descriptors. What is
+ * published for it stays so until it is freed, or until many allocations are
+ * known and no registration covers it.
  */
 void vmml_pool_register(vmml_uct_md_h md, vmml_uct_mem_h memh, uint64_t address,
                         uint64_t length);
-
-/* With the lock: a registration of it ends. It stays published until it is
- * freed, but for the oldest of many. */
-void vmml_pool_deregister(struct vmml_pooled *pooled);
 
 /* As vmml_lane_begin_pack(), for a registration of a pool's memory; false for
  * all others. */

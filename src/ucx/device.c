@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/remedy.h"
+#include "stats/count.h"
 
 static bool attribute(const struct vmml_real *real, CUdevice_attribute name,
                       CUdevice device, unsigned *value)
@@ -82,9 +83,9 @@ int vmml_unpack_device(const struct vmml_uct *uct, uint8_t sys_device)
     if (real->cuCtxGetDevice(&device) == CUDA_SUCCESS)
         return device;
     found = first_active(real);
-    if (found < 0)
-        vmml_warn_once("no CUDA context when a key arrived: UCX cannot use "
-                       "cuda_ipc for this endpoint, for any kind of memory. "
-                       "Remedy: " VMML_REMEDY_CONTEXT);
+    if (found < 0 && VMML_LOST(NO_CONTEXT_YET))
+        vmml_warn("no CUDA context when a key arrived: UCX cannot use "
+                  "cuda_ipc for this endpoint, for any kind of memory. "
+                  "Remedy: " VMML_REMEDY_CONTEXT);
     return found;
 }

@@ -179,8 +179,12 @@ static vmml_ucs_status_t prepare(const struct vmml_uct *uct,
     vmml_stats_start();
     if (vmml_handle_find(buffer, VMML_HANDLE_SCAN, &handle) < 0 ||
         (handle.flags & VMML_HANDLE_IPC)) {
-        if (!vmml_handle_is_foreign(buffer, VMML_HANDLE_SCAN))
+        if (!vmml_handle_is_foreign(buffer, VMML_HANDLE_SCAN)) {
+            /* UCX's own key: without a context its lane is lost too. */
+            if (vmml_conf()->on)
+                (void)vmml_unpack_device(uct, sys_device);
             return VMML_UCS_OK;
+        }
         if (VMML_LOST(VERSION))
             vmml_warn("no fast lane by a key that another version of "
                       "vmmlane made. Remedy: " VMML_REMEDY_VERSION);

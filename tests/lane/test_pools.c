@@ -235,7 +235,6 @@ static void interior_and_beyond(void)
     CHECK_EQUAL(serve(ptr + 12345, 100, &memh), VMML_REASON_NONE);
     CHECK_EQUAL(pack(memh, ptr, 3 * MIB), VMML_REASON_NONE);
     CHECK_EQUAL(pack(memh, ptr, 3 * MIB + 1), VMML_REASON_WINDOW);
-    CHECK_EQUAL(pack(memh, ptr - 1, 2), VMML_REASON_WINDOW);
     CHECK_EQUAL(pack(memh, ptr, SIZE_MAX), VMML_REASON_WINDOW);
     CHECK_EQUAL(serve(ptr + MIB, 3 * MIB, &memh), VMML_REASON_WINDOW);
     CHECK_EQUAL(sim_call_count("cuMemPoolExportPointer"), 1);
@@ -338,27 +337,84 @@ static void exports_that_fail(void)
     CHECK_EQUAL(pack(memh, ptr, MIB), VMML_REASON_NONE);
 }
 
-/* Of many that no registration covers the oldest are not served any more. */
-static void idle_allocations_are_bounded(void)
+/* Of many, those that no registration covers are not served any more. */
+static void known_allocations_are_bounded(void)
 {
-    vmml_uct_mem_h memh;
-    uint8_t first[KEY_SIZE];
+    vmml_uct_mem_h memh, kept;
+    uint8_t first[KEY_SIZE], second[KEY_SIZE];
     CUmemoryPool pool;
     CUdeviceptr ptr;
     unsigned i;
 
     lane_cuda(0);
     pool = make_pool(FD_TYPE);
-    for (i = 0; i < 1030; i++) {
+    CHECK_CU(cuMemAllocFromPoolAsync(&ptr, 64, pool, NULL));
+    CHECK_EQUAL(serve(ptr, 64, &kept), VMML_REASON_NONE);
+    memcpy(first, key, sizeof(first));
+    for (i = 0; i < 4096; i++) {
         CHECK_CU(cuMemAllocFromPoolAsync(&ptr, 64, pool, NULL));
         CHECK_EQUAL(serve(ptr, 64, &memh), VMML_REASON_NONE);
         lane_dereg(memh);
         if (i == 0)
-            memcpy(first, key, sizeof(first));
+            memcpy(second, key, sizeof(second));
     }
     CHECK_EQUAL(published(), 1);
     memcpy(key, first, sizeof(key));
+    CHECK_EQUAL(published(), 1);
+    memcpy(key, second, sizeof(key));
     CHECK_EQUAL(published(), 0);
+}
+
+/* Two allocations, `*low` right below `*high`. */
+static void neighbours(CUmemoryPool pool, size_t size, CUdeviceptr *low,
+                       CUdeviceptr *high)
+{
+    CUdeviceptr next;
+    unsigned tries;
+
+    *low = alloc(pool, size, 1);
+    for (tries = 0; tries < 16; tries++) {
+        next = alloc(pool, size, 1);
+        *high = next > *low ? next : *low;
+        *low = next > *low ? *low : next;
+        if (*high - *low == size)
+            return;
+        *low = next;
+    }
+    CHECK(!"no two allocations are neighbours");
+}
+
+/* UCX joins what lies side by side, and registers it as one. */
+static void neighbours_are_registered_as_one(void)
+{
+    struct vmml_pack answers;
+    CUmemoryPool pool;
+    CUdeviceptr low, high;
+    vmml_uct_mem_h memh;
+    uint64_t window;
+
+    lane_cuda(0);
+    pool = make_pool(FD_TYPE);
+    neighbours(pool, CHUNK, &low, &high);
+    memh = lane_reg(low, 2 * CHUNK);
+    CHECK_EQUAL(pack(memh, high + 64, 100), VMML_REASON_NONE);
+    window = lane_handle(key).base;
+    CHECK_EQUAL(pack(memh, low, CHUNK), VMML_REASON_NONE);
+    CHECK(lane_handle(key).base != window);
+    /* What UCX keeps for its address is never of both. */
+    CHECK_EQUAL(pack(memh, low, 2 * CHUNK), VMML_REASON_WINDOW);
+    CHECK(vmml_lane_begin_pack(lane_md(), memh, (void *)low, 2 * CHUNK,
+                               &answers));
+    CHECK(answers.base == low && answers.size == CHUNK);
+    CHECK_CU(free_async(high));
+    CHECK_CU(cuStreamSynchronize(NULL));
+    CHECK(vmml_lane_begin_pack(lane_md(), memh, (void *)high, CHUNK, &answers));
+    CHECK(answers.base == high && answers.size == 1);
+    CHECK_EQUAL(alloc(pool, CHUNK, 2), high);
+    CHECK_EQUAL(pack(memh, high, CHUNK), VMML_REASON_FREED);
+    CHECK_EQUAL(pack(memh, low, CHUNK), VMML_REASON_NONE);
+    lane_dereg(memh);
+    CHECK_EQUAL(serve(high, CHUNK, &memh), VMML_REASON_NONE);
 }
 
 /* A free at each moment of a registration and its pack. */
@@ -865,7 +921,8 @@ int main(int argc, char **argv)
         LANE_TEST(unseen_free_is_found),
         LANE_TEST(destroyed_pool_serves_what_lives),
         LANE_TEST(exports_that_fail),
-        LANE_TEST(idle_allocations_are_bounded),
+        LANE_TEST(known_allocations_are_bounded),
+        LANE_TEST(neighbours_are_registered_as_one),
         LANE_TEST(free_beside_a_pack),
         LANE_TEST(every_device_gets_a_pool),
         LANE_TEST(chosen_pool_is_kept),

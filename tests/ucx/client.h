@@ -83,11 +83,13 @@ enum kind {
     KIND_SINGLE, /* one POSIX_FD handle that fills its reservation */
     KIND_FIRST,  /* one POSIX_FD handle, the first of a larger reservation */
     KIND_NONE,   /* as KIND_VMM, but requestedHandleTypes is 0 */
-    KIND_POOL,   /* cuMemAllocFromPoolAsync from a pool of POSIX_FD type */
+    KIND_POOL,   /* cuMemAllocFromPoolAsync from a pool of POSIX_FD type, one
+                  * for the process */
     KIND_FABRIC, /* as KIND_VMM, of FABRIC type alone */
     KIND_WHOLE,  /* one FABRIC handle that fills its reservation */
     KIND_BOTH,   /* as KIND_VMM, of FABRIC and POSIX_FD type */
     KIND_HOST,   /* the host's, by malloc */
+    KIND_ASYNC,  /* cuMemAllocAsync, from the device's current pool */
 };
 
 struct chunk {
@@ -108,7 +110,6 @@ struct segment {
     size_t sizes[2]; /* chunk sizes, taken in turn */
     size_t chunk_count;
     struct chunk *chunks; /* in the order of their addresses */
-    CUmemoryPool pool;
 };
 
 /*
@@ -455,6 +456,8 @@ void scenario_restarted(void);
 void scenario_rounds(void);
 void scenario_tail(void);
 void scenario_late_context(void);
+void scenario_pool(void);
+void scenario_pool_many(void);
 void scenario_sleep_wake(void);
 void scenario_killed_in_flight(void);
 void scenario_many_chunks(void);

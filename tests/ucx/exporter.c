@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 enum {
-    MAX_SEGMENTS = 256,
+    MAX_SEGMENTS = 1024,
     MAX_KEYS = 4096,
 };
 

@@ -94,7 +94,7 @@ static enum kind parse_kind(const char **text)
 {
     static const char *const names[] = {"malloc", "vmm",  "single", "first",
                                         "none",   "pool", "fabric", "whole",
-                                        "both",   "host"};
+                                        "both",   "host", "async"};
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         size_t length = strlen(names[i]);
@@ -258,9 +258,54 @@ void segment_grow(struct segment *segment, size_t count, bool below)
     segment->data_length = data_end(segment) - segment->data_offset;
 }
 
+/* ---- memory of pools: one chunk, freed and allocated again ---- */
+
+static bool is_pooled(const struct segment *segment)
+{
+    return segment->kind == KIND_POOL || segment->kind == KIND_ASYNC;
+}
+
+static CUmemoryPool shareable_pool(void)
+{
+    static CUmemoryPool pool;
+    CUmemPoolProps properties;
+
+    if (pool != NULL)
+        return pool;
+    memset(&properties, 0, sizeof(properties));
+    properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties.location.id = device;
+    CU_MUST(cuMemPoolCreate(&pool, &properties));
+    return pool;
+}
+
+static void pool_back(struct segment *segment)
+{
+    if (segment->kind == KIND_POOL)
+        CU_MUST(cuMemAllocFromPoolAsync(&segment->base, segment->reserved,
+                                        shareable_pool(), NULL));
+    else
+        CU_MUST(cuMemAllocAsync(&segment->base, segment->reserved, NULL));
+    CU_MUST(cuStreamSynchronize(NULL));
+    segment->chunks[0].mapped = true;
+}
+
+static void pool_free(struct segment *segment)
+{
+    CU_MUST(cuMemFreeAsync(segment->base, NULL));
+    CU_MUST(cuStreamSynchronize(NULL));
+    segment->chunks[0].mapped = false;
+}
+
 void segment_unmap(struct segment *segment, size_t first, size_t count,
                    bool unseen)
 {
+    if (is_pooled(segment)) {
+        pool_free(segment);
+        return;
+    }
     for (size_t i = first; i < first + count; i++) {
         struct chunk *chunk = &segment->chunks[i];
         CUdeviceptr address = segment->base + chunk->offset;
@@ -274,6 +319,10 @@ void segment_unmap(struct segment *segment, size_t first, size_t count,
 
 void segment_map(struct segment *segment, size_t first, size_t count)
 {
+    if (is_pooled(segment)) {
+        pool_back(segment);
+        return;
+    }
     for (size_t i = first; i < first + count; i++)
         chunk_back(segment, &segment->chunks[i]);
 }
@@ -292,22 +341,7 @@ static size_t default_reserve(enum kind kind, size_t bytes)
     return round_up(total + total / 8, granularity());
 }
 
-static void create_pool_memory(struct segment *segment)
-{
-    CUmemPoolProps properties;
-
-    memset(&properties, 0, sizeof(properties));
-    properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    properties.location.id = device;
-    CU_MUST(cuMemPoolCreate(&segment->pool, &properties));
-    CU_MUST(cuMemAllocFromPoolAsync(&segment->base, segment->reserved,
-                                    segment->pool, NULL));
-    CU_MUST(cuStreamSynchronize(NULL));
-}
-
-/* Memory of one piece: its only chunk cannot be unmapped. */
+/* Memory of one piece. */
 static void create_plain(struct segment *segment, size_t bytes)
 {
     struct chunk *chunk = chunks_insert(segment, 0, 1);
@@ -316,8 +350,8 @@ static void create_plain(struct segment *segment, size_t bytes)
     chunk->mapped = true;
     segment->reserved = bytes;
     segment->data_offset = 0;
-    if (segment->kind == KIND_POOL)
-        create_pool_memory(segment);
+    if (is_pooled(segment))
+        pool_back(segment);
     else if (segment->kind == KIND_HOST)
         segment->base = (CUdeviceptr)aligned_alloc(2 << 20, bytes);
     else
@@ -343,7 +377,7 @@ void segment_create(struct segment *segment, const char *specification,
     segment->kind = s.kind;
     memcpy(segment->sizes, s.sizes, sizeof(s.sizes));
     segment->data_offset = s.start;
-    if (s.kind == KIND_MALLOC || s.kind == KIND_POOL || s.kind == KIND_HOST) {
+    if (s.kind == KIND_MALLOC || s.kind == KIND_HOST || is_pooled(segment)) {
         create_plain(segment, bytes);
     } else {
         segment->reserved =
@@ -390,10 +424,9 @@ void segment_destroy(struct segment *segment)
         CU_MUST(cuMemFree(segment->base));
     } else if (segment->kind == KIND_HOST) {
         free((void *)segment->base);
-    } else if (segment->kind == KIND_POOL) {
-        CU_MUST(cuMemFreeAsync(segment->base, NULL));
-        CU_MUST(cuStreamSynchronize(NULL));
-        CU_MUST(cuMemPoolDestroy(segment->pool));
+    } else if (is_pooled(segment)) {
+        if (segment->chunks[0].mapped)
+            pool_free(segment);
     } else {
         for (size_t i = 0; i < segment->chunk_count; i++)
             if (segment->chunks[i].mapped)

@@ -102,6 +102,9 @@ class Case:
         share = self.environment.get("VMMLANE_SHARE")
         if self.shims != (True, True) or share == "off":
             return False
+        if self.kind.startswith("async") and \
+                self.environment.get("VMMLANE_POOLS") != "default":
+            return False  # a device's default pool is not shareable
         # The keys of 1.18.0, built without fabric, are of another size.
         return len(set(self.versions)) == 1 or "1.18.0" not in self.versions
 
@@ -125,6 +128,7 @@ def scenario_list(sizes):
         ("idle", holey),
         ("vmm-then-malloc", main), ("malloc-then-vmm", main),
         ("flipped", "vmm:8x2M"), ("own-process", main), ("killed", main), ("late-context", main),
+        ("late-context", sizes.malloc),
         ("mem-query", QUERIED),
     ]
 
@@ -174,6 +178,17 @@ def cases_fence(options, sizes, version):
                        environment={"UCX_FENCE_MODE": mode})
 
 
+def cases_pools(version):
+    both = ((version,) * 2, (True, True))
+    as_cuda = {"UCX_CUDA_COPY_ASYNC_MEM_TYPE": "cuda"}
+    # UCX types pool memory by that setting, where nothing else tells.
+    for name, environment in (("pool", {}), ("pool-as-cuda", as_cuda)):
+        yield Case(name, "pool", "pool:8M", *both, environment=environment)
+        yield Case(name, "whole", "async:1M", *both, environment=environment)
+    yield Case("pool-default", "pool", "async:8M", *both,
+               environment={"VMMLANE_POOLS": "default"})
+
+
 def cases_settings(sizes, version):
     both = ((version,) * 2, (True, True))
     for scenario in ("whole", "growth", "reback-quiet"):
@@ -183,9 +198,6 @@ def cases_settings(sizes, version):
     # A range query for each 8 KiB (A8).
     yield Case("share-off-uncached", "whole", sizes.small, *both,
                environment={"VMMLANE_SHARE": "off", "UCX_MEMTYPE_CACHE": "n"})
-    # UCX types pool memory by it, where nothing else tells.
-    yield Case("pool-as-cuda", "whole", "pool:16M", *both,
-               environment={"UCX_CUDA_COPY_ASYNC_MEM_TYPE": "cuda"})
     yield Case("vmm-local", "whole", sizes.main, *both,
                arguments=("--local", "vmm"))
     yield Case("local-memh", "whole", sizes.main, *both,
@@ -216,6 +228,7 @@ def cases_hostile(sizes, version):
                    slow_importer=scenario == "killed-in-flight",
                    environment={"VMMLANE_SIM_DOMAIN": domain},
                    arguments=("--descriptors", str(sizes.descriptors)))
+    yield Case("hostile", "pool-many", "pool:64K", *both)
 
 
 def cases_fabric(sizes, version):
@@ -288,6 +301,8 @@ def all_cases(options, sizes):
             yield from cases_fence(options, sizes, version)
         if "settings" in options.group:
             yield from cases_settings(sizes, version)
+        if "pools" in options.group:
+            yield from cases_pools(version)
         if "one-sided" in options.group:
             yield from cases_one_sided(sizes, version)
         if "hostile" in options.group:
@@ -385,6 +400,23 @@ def judge_version(case, outcome):
     return problems
 
 
+def judge_pool(case, outcome):
+    """Memory that is not shareable by design has one line."""
+    if not case.kind.startswith("async") or not all(case.shims):
+        return []
+    lines = outcome.logs[0].count("not shareable by design")
+    wanted = 0 if case.served else 1
+    return [] if lines == wanted else [f"{lines} lines of pools, not {wanted}"]
+
+
+def judge_context(case, outcome):
+    """A key that comes before CUDA is up (A9): the log names the cause."""
+    if case.scenario != "late-context" or not case.shims[1]:
+        return []
+    lines = outcome.logs[1].count("no CUDA context when a key arrived")
+    return [] if lines == 1 else [f"{lines} lines of a missing context"]
+
+
 def judge_exports(case, outcome):
     """A job that registers for each message does not export for each."""
     if case.scenario != "rounds" or outcome.exports is None:
@@ -420,6 +452,8 @@ def judge(case, outcome, simulated):
         problems += outcome.skipped
     problems += judge_ipc(case, outcome)
     problems += judge_exports(case, outcome)
+    problems += judge_pool(case, outcome)
+    problems += judge_context(case, outcome)
     problems += judge_log(case, outcome)
     problems += judge_version(case, outcome)
     # UCX 1.18 finds this driver's functions patchable in some processes only.
@@ -539,8 +573,8 @@ def show_ratios(runs, wanted):
 
 
 def parse_options():
-    groups = ["alone", "shim", "settings", "one-sided", "mixed", "versions",
-              "large", "hostile", "fabric"]
+    groups = ["alone", "shim", "settings", "pools", "one-sided", "mixed",
+              "versions", "large", "hostile", "fabric"]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ucx", nargs="+", default=None, metavar="VERSION",
                         help="wheel versions (default: all unpacked)")

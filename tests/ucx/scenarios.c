@@ -53,6 +53,8 @@ const struct scenario scenarios[] = {
     {"sleep-wake", scenario_sleep_wake, false},
     {"many-chunks", scenario_many_chunks, false},
     {"capture", scenario_capture, false},
+    {"pool", scenario_pool, false},
+    {"pool-many", scenario_pool_many, false},
     {"late-context", scenario_late_context, true},
     {"sweep", scenario_sweep, false},
     {"mem-query", scenario_memory_query, false},

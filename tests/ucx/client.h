@@ -39,10 +39,11 @@ double now(void);
 struct options {
     const char *role;
     const char *scenario;
-    const char *kind;  /* what the exporter allocates, see memory.c */
-    const char *local; /* what the importer allocates: "malloc" or "vmm" */
-    int fd;            /* socket to the peer */
-    int next_fd;       /* "restarted": socket to the exporter's successor */
+    const char *kind; /* what the exporter allocates, see memory.c */
+    const char
+        *local;  /* what the importer allocates: "malloc", "vmm", "host" */
+    int fd;      /* socket to the peer */
+    int next_fd; /* "restarted": socket to the exporter's successor */
     int device;
     int reps;         /* repetitions of a timed transfer */
     int rounds;       /* rounds of re-backing */

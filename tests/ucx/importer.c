@@ -263,6 +263,19 @@ void key_destroy(struct key *key)
 static struct segment local;
 static ucp_mem_h local_memh;
 
+/* Pinned, so that it can be compared as device memory is. */
+static CUdeviceptr host_buffer(size_t length)
+{
+    void *host;
+
+    if (local.base != 0)
+        CU_MUST(cuMemFreeHost((void *)local.base));
+    CU_MUST(cuMemAllocHost(&host, length));
+    local.base = (CUdeviceptr)host;
+    local.data_length = length;
+    return local.base;
+}
+
 CUdeviceptr local_buffer(size_t length)
 {
     char specification[64];
@@ -272,6 +285,8 @@ CUdeviceptr local_buffer(size_t length)
     if (local_memh != NULL)
         ucp_mem_unmap(ucx.context, local_memh);
     local_memh = NULL;
+    if (strcmp(opt.local, "host") == 0)
+        return host_buffer(length);
     if (local.base != 0)
         segment_destroy(&local);
     if (strcmp(opt.local, "vmm") == 0)

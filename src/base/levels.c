@@ -7,8 +7,9 @@
 #include "base/choices.h"
 
 const char *const vmml_log_topics[VMML_LOG_TOPICS] = {
-    "base",   "command", "create", "doors", "fabric", "lane",      "ledger",
-    "mirror", "order",   "pool",   "range", "stats",  "transport", "ucx",
+    "base",    "command", "create", "doctor",    "doors",  "fabric",
+    "inspect", "ipc",     "lane",   "ledger",    "mirror", "order",
+    "pool",    "range",   "stats",  "transport", "ucx",
 };
 
 /* Is the text of this length the word? */

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 
 /* A topic is the name of a source folder. */
-#define VMML_LOG_TOPICS    14
+#define VMML_LOG_TOPICS    17
 #define VMML_LOG_TOPIC_MAX 16 /* bytes, with the zero */
 
 extern const char *const vmml_log_topics[VMML_LOG_TOPICS];

@@ -64,6 +64,15 @@ def manual():
               sorted(set(written) - common), sorted(options - common))
 
 
+def topics():
+    """Each source folder is a topic of VMMLANE_LOG."""
+    text = (ROOT / 'src/base/levels.c').read_text()
+    table = re.search(r'vmml_log_topics\[.*?\{(.*?)\}', text, re.S)[1]
+    folders = {p.name for p in (ROOT / 'src').iterdir() if p.is_dir()}
+    check('topics of the log',
+          sorted(folders - set(re.findall(r'"(\w+)"', table))), [])
+
+
 def main():
     readme = table((ROOT / 'README.md').read_text())
     library = settings.read(ROOT / 'src')
@@ -80,6 +89,7 @@ def main():
           sorted(set(set_by_run) - {s.variable for s in library}), [])
     picture()
     manual()
+    topics()
     known = literals()
     lines = log_lines()
     check('lines of the log are found', len(lines) > 10, True)

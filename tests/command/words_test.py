@@ -39,6 +39,13 @@ def log_lines():
     return re.findall(r'^\| `([^`]+)` \|', section, re.M)
 
 
+def dead_links():
+    pages = [ROOT / 'README.md', *sorted((ROOT / 'docs').glob('*.md'))]
+    return [f'{page.name}: {target}' for page in pages
+            for target in re.findall(r'\]\(([^)#]+)', page.read_text())
+            if '://' not in target and not (page.parent / target).exists()]
+
+
 def picture():
     with tempfile.NamedTemporaryFile(suffix='.svg') as new:
         result = run([sys.executable, str(ROOT / 'scripts/picture'), '--out',
@@ -87,6 +94,7 @@ def main():
         ROOT / 'src/command/run.c').read_text())
     check('what run sets are settings',
           sorted(set(set_by_run) - {s.variable for s in library}), [])
+    check('links between pages', dead_links(), [])
     picture()
     manual()
     topics()

@@ -323,7 +323,7 @@ static void ask_at(const struct doors *d, CUdeviceptr ptr)
 int main(void)
 {
     static int on_host;
-    CUdeviceptr window, plain, pool;
+    CUdeviceptr window, plain, pool, managed;
     CUcontext context;
 
     CHECK_INT(cuInit(0), CUDA_SUCCESS);
@@ -334,6 +334,9 @@ int main(void)
     window = make_layout();
     CHECK_INT(cuMemAlloc_v2(&plain, MIB), CUDA_SUCCESS);
     add_region('A', plain, MIB);
+    CHECK_INT(cuMemAllocManaged(&managed, MIB, CU_MEM_ATTACH_GLOBAL),
+              CUDA_SUCCESS);
+    add_region('M', managed, MIB);
     CHECK_INT(cuMemAllocAsync(&pool, MIB, NULL), CUDA_SUCCESS);
     CHECK_INT(cuStreamSynchronize(NULL), CUDA_SUCCESS);
     add_region('P', pool, MIB);
@@ -347,6 +350,8 @@ int main(void)
         ask_at(&doors[i], window + SPAN - 1);
         ask_at(&doors[i], plain);
         ask_at(&doors[i], plain + 12345);
+        ask_at(&doors[i], managed);
+        ask_at(&doors[i], managed + 12345);
         ask_at(&doors[i], pool);
         ask_at(&doors[i], 0);
         ask_at(&doors[i], (CUdeviceptr)(uintptr_t)&on_host);

@@ -79,18 +79,19 @@ uint64_t device_compare(CUdeviceptr address, size_t length, uint64_t seed,
 /* ---- memory.c: device memory of every kind ---- */
 
 enum kind {
-    KIND_MALLOC, /* cuMemAlloc */
-    KIND_VMM,    /* POSIX_FD chunks at the start of a large reservation */
-    KIND_SINGLE, /* one POSIX_FD handle that fills its reservation */
-    KIND_FIRST,  /* one POSIX_FD handle, the first of a larger reservation */
-    KIND_NONE,   /* as KIND_VMM, but requestedHandleTypes is 0 */
-    KIND_POOL,   /* cuMemAllocFromPoolAsync from a pool of POSIX_FD type, one
-                  * for the process */
-    KIND_FABRIC, /* as KIND_VMM, of FABRIC type alone */
-    KIND_WHOLE,  /* one FABRIC handle that fills its reservation */
-    KIND_BOTH,   /* as KIND_VMM, of FABRIC and POSIX_FD type */
-    KIND_HOST,   /* the host's, by malloc */
-    KIND_ASYNC,  /* cuMemAllocAsync, from the device's current pool */
+    KIND_MALLOC,  /* cuMemAlloc */
+    KIND_VMM,     /* POSIX_FD chunks at the start of a large reservation */
+    KIND_SINGLE,  /* one POSIX_FD handle that fills its reservation */
+    KIND_FIRST,   /* one POSIX_FD handle, the first of a larger reservation */
+    KIND_NONE,    /* as KIND_VMM, but requestedHandleTypes is 0 */
+    KIND_POOL,    /* cuMemAllocFromPoolAsync from a pool of POSIX_FD type, one
+                   * for the process */
+    KIND_FABRIC,  /* as KIND_VMM, of FABRIC type alone */
+    KIND_WHOLE,   /* one FABRIC handle that fills its reservation */
+    KIND_BOTH,    /* as KIND_VMM, of FABRIC and POSIX_FD type */
+    KIND_HOST,    /* the host's, by malloc */
+    KIND_ASYNC,   /* cuMemAllocAsync, from the device's current pool */
+    KIND_MANAGED, /* cuMemAllocManaged */
 };
 
 struct chunk {
@@ -176,11 +177,6 @@ struct state {
 };
 
 struct state state_now(void);
-
-/* ---- unseen.c ---- */
-
-/* cuMemUnmap of libcuda.so.1, found in its symbol table without dlsym. */
-CUresult unseen_unmap(CUdeviceptr address, size_t size);
 
 /* ---- wire.c: commands to the exporter ---- */
 

@@ -1,4 +1,5 @@
 #include "client.h"
+#include "unseen.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -94,7 +95,7 @@ static enum kind parse_kind(const char **text)
 {
     static const char *const names[] = {"malloc", "vmm",  "single", "first",
                                         "none",   "pool", "fabric", "whole",
-                                        "both",   "host", "async"};
+                                        "both",   "host", "async",  "managed"};
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         size_t length = strlen(names[i]);
@@ -299,6 +300,17 @@ static void pool_free(struct segment *segment)
     segment->chunks[0].mapped = false;
 }
 
+static CUresult unseen_unmap(CUdeviceptr address, size_t size)
+{
+    CUresult (*unmap)(CUdeviceptr, size_t);
+    void *found = unseen_symbol("cuMemUnmap");
+
+    if (found == NULL)
+        die(EXIT_SETUP, "no cuMemUnmap in the symbol table of libcuda.so");
+    memcpy(&unmap, &found, sizeof(unmap));
+    return unmap(address, size);
+}
+
 void segment_unmap(struct segment *segment, size_t first, size_t count,
                    bool unseen)
 {
@@ -354,6 +366,8 @@ static void create_plain(struct segment *segment, size_t bytes)
         pool_back(segment);
     else if (segment->kind == KIND_HOST)
         segment->base = (CUdeviceptr)aligned_alloc(2 << 20, bytes);
+    else if (segment->kind == KIND_MANAGED)
+        CU_MUST(cuMemAllocManaged(&segment->base, bytes, CU_MEM_ATTACH_GLOBAL));
     else
         CU_MUST(cuMemAlloc(&segment->base, bytes));
     if (segment->base == 0)
@@ -377,7 +391,8 @@ void segment_create(struct segment *segment, const char *specification,
     segment->kind = s.kind;
     memcpy(segment->sizes, s.sizes, sizeof(s.sizes));
     segment->data_offset = s.start;
-    if (s.kind == KIND_MALLOC || s.kind == KIND_HOST || is_pooled(segment)) {
+    if (s.kind == KIND_MALLOC || s.kind == KIND_HOST ||
+        s.kind == KIND_MANAGED || is_pooled(segment)) {
         create_plain(segment, bytes);
     } else {
         segment->reserved =
@@ -420,7 +435,7 @@ void segment_alias_inside(struct segment *segment, size_t chunk)
 
 void segment_destroy(struct segment *segment)
 {
-    if (segment->kind == KIND_MALLOC) {
+    if (segment->kind == KIND_MALLOC || segment->kind == KIND_MANAGED) {
         CU_MUST(cuMemFree(segment->base));
     } else if (segment->kind == KIND_HOST) {
         free((void *)segment->base);

@@ -22,7 +22,8 @@ ROOT = HERE.parent.parent
 CACHE = Path(os.environ.get("VMMLANE_CACHE", ROOT / ".cache"))
 
 COUNTER = HERE / "count_ipc.c"
-SOURCES = sorted(set(HERE.glob("*.c")) - {COUNTER})
+COMPARER = HERE / "libuct_cuda_compare.c"
+SOURCES = sorted(set(HERE.glob("*.c")) - {COUNTER, COMPARER})
 WARNINGS = [
     "-Wall", "-Wextra", "-Wshadow", "-Wmissing-prototypes",
     "-Wstrict-prototypes", "-Wvla", "-Wundef", "-Wno-unused-parameter",
@@ -148,6 +149,24 @@ def build_counter(build_root):
         call([compiler, "-std=gnu11", "-D_GNU_SOURCE", "-O2", *WARNINGS,
               "-shared", "-fPIC", COUNTER, "-o", partial])
         partial.rename(library)
+    return library
+
+
+def build_comparer(build_root):
+    """The preload that compares what UCX is told with the driver's answers."""
+    compiler = os.environ.get("CC", "cc").split()[0]
+    sources = [COMPARER, HERE / "unseen.c"]
+    folder = Path(build_root) / f"compare-{digest(sources, compiler)}"
+    library = folder / f"{COMPARER.stem}.so"
+    if library.exists():
+        return library
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as partial:
+        built = Path(partial) / "compare.so"
+        call([compiler, "-std=gnu11", "-D_GNU_SOURCE", "-O2", *WARNINGS,
+              "-isystem", str(cuda_include()), "-shared", "-fPIC",
+              "-fno-optimize-sibling-calls", *sources, "-o", built])
+        built.rename(library)
     return library
 
 

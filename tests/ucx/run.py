@@ -24,7 +24,7 @@ MAY_FAIL = {"get-idle", "get-across", "get-before-hole", "get-after-hole",
             "get-flipped", "put-flipped"}
 OTHER_LANE = {"get-other-lane"}
 ANY_LANE = {"own-process", "late-context"}
-ANY_LANE_KINDS = ("host",)
+ANY_LANE_KINDS = ("host", "managed")
 
 # UCX must open each window once and close none.
 STEADY = {"whole", "windows", "interior", "tensors", "growth", "growth-below",
@@ -87,6 +87,7 @@ class Case:
     environment: dict = dataclasses.field(default_factory=dict)
     arguments: tuple = ()
     slow_importer: bool = False  # its copies, on the simulated driver
+    compared: bool = False       # UCX's calls with the driver's own answers
     tls: str = None
 
     @property
@@ -193,6 +194,11 @@ def cases_settings(sizes, version):
     both = ((version,) * 2, (True, True))
     for scenario in ("whole", "growth", "reback-quiet"):
         yield Case("reloc", scenario, sizes.holey, *both, hook_mode="reloc")
+    # Memory that is none of vmmlane's business (C2).
+    yield Case("compared", "vmm-then-malloc", sizes.small, *both,
+               compared=True)
+    if version in ("1.18.0", "1.22.0"):
+        yield Case("compared", "whole", "managed:4M", *both, compared=True)
     yield Case("share-off", "whole", sizes.small, *both,
                environment={"VMMLANE_SHARE": "off"})
     # A range query for each 8 KiB (A8).
@@ -417,6 +423,28 @@ def judge_context(case, outcome):
     return [] if lines == 1 else [f"{lines} lines of a missing context"]
 
 
+def judge_compared(case, outcome):
+    """UCX is told of such memory what the driver says, bit for bit."""
+    if not case.compared:
+        return []
+    problems = []
+    wanted = {"exporter": ["cuPointerGetAttribute"],
+              "importer": ["cuPointerGetAttribute"]}
+    if case.scenario == "vmm-then-malloc":
+        wanted["exporter"] += ["cuIpcGetMemHandle", "cuMemGetAddressRange",
+                               "cuDeviceGetUuid"]
+        wanted["importer"] += ["cuIpcOpenMemHandle"]
+    for (role, names), log in zip(wanted.items(), outcome.logs):
+        found = re.findall(r"^compared (\S+) calls=(\d+) differ=(\d+)$", log,
+                           re.MULTILINE)
+        problems += [f"{role}: {differ} answers of {name} differ"
+                     for name, _, differ in found if differ != "0"]
+        problems += [f"{role}: no call of {name} was compared"
+                     for name in names
+                     if not any(f[0].startswith(name) for f in found)]
+    return problems
+
+
 def judge_exports(case, outcome):
     """A job that registers for each message does not export for each."""
     if case.scenario != "rounds" or outcome.exports is None:
@@ -456,6 +484,7 @@ def judge(case, outcome, simulated):
     problems += judge_context(case, outcome)
     problems += judge_log(case, outcome)
     problems += judge_version(case, outcome)
+    problems += judge_compared(case, outcome)
     # UCX 1.18 finds this driver's functions patchable in some processes only.
     luck = not simulated and any(v.startswith("1.18.") for v in case.versions)
     if not problems and not luck:
@@ -500,7 +529,8 @@ def run_case(case, options, clients):
     sides = [pair.Side(*clients[version],
                        shim=options.other.get(shim, options.shim)
                        if shim else None,
-                       counter=options.counter,
+                       counter=options.comparer if case.compared
+                       else options.counter,
                        environment=case.environment)
              for version, shim in zip(case.versions, case.shims)]
     if case.slow_importer:
@@ -629,6 +659,7 @@ def prepare(options):
         options.driver is not None
     options.sizes = SIMULATED if simulated else REAL
     options.counter = pair.build_counter(options.build)
+    options.comparer = pair.build_comparer(options.build)
     clients = {}
     for version in options.ucx:
         wheel = pair.Wheel(version)

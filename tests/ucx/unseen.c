@@ -1,11 +1,12 @@
 /*
- * Finds cuMemUnmap in the symbol table of the loaded libcuda.so.1 by hand, so
- * that no hook on dlsym, cuGetProcAddress or an ELF symbol sees the call.
+ * Looks into the symbol table of the loaded libcuda.so.1 by hand, so that no
+ * hook on dlsym, cuGetProcAddress or an ELF symbol sees the call.
  */
-#include "client.h"
+#include "unseen.h"
 
 #include <elf.h>
 #include <link.h>
+#include <stdint.h>
 #include <string.h>
 
 struct search {
@@ -83,14 +84,10 @@ static int visit(struct dl_phdr_info *info, size_t size, void *data)
     return search->address != NULL;
 }
 
-CUresult unseen_unmap(CUdeviceptr address, size_t size)
+void *unseen_symbol(const char *name)
 {
-    struct search search = {"cuMemUnmap", NULL};
-    CUresult (*unmap)(CUdeviceptr, size_t);
+    struct search search = {name, NULL};
 
     dl_iterate_phdr(visit, &search);
-    if (search.address == NULL)
-        die(EXIT_SETUP, "no cuMemUnmap in the symbol table of libcuda.so");
-    memcpy(&unmap, &search.address, sizeof(unmap));
-    return unmap(address, size);
+    return search.address;
 }

@@ -162,36 +162,62 @@ static bool vmml_image_contains(const struct vmml_image *image,
 }
 
 /* Remembered answers: a module's identity, its lowest bit the answer. */
-static _Atomic uint64_t vmml_native_fd[32];
+struct verdicts {
+    _Atomic uint64_t entries[32];
+};
 
-static bool vmml_native_fd_known(uint64_t identity, bool *native)
+static bool verdict_known(struct verdicts *verdicts, uint64_t identity,
+                          bool *verdict)
 {
     for (size_t i = 0; i < 32; i++) {
         uint64_t entry =
-            atomic_load_explicit(&vmml_native_fd[i], memory_order_relaxed);
+            atomic_load_explicit(&verdicts->entries[i], memory_order_relaxed);
 
         if ((entry | 1) == (identity | 1) && entry != 0) {
-            *native = (entry & 1) != 0;
+            *verdict = (entry & 1) != 0;
             return true;
         }
     }
     return false;
 }
 
-static void vmml_native_fd_remember(uint64_t identity, bool native)
+static void verdict_remember(struct verdicts *verdicts, uint64_t identity,
+                             bool verdict)
 {
-    uint64_t entry = (identity & ~1ull) | native;
+    uint64_t entry = (identity & ~1ull) | verdict;
 
     for (size_t i = 0; i < 32; i++) {
         uint64_t empty = 0;
 
-        if (atomic_compare_exchange_strong(&vmml_native_fd[i], &empty, entry))
+        if (atomic_compare_exchange_strong(&verdicts->entries[i], &empty,
+                                           entry))
             return;
     }
 }
 
+bool vmml_module_has_fabric(const void *address)
+{
+    static struct verdicts known;
+    struct vmml_module module;
+    struct vmml_image image;
+    uint64_t identity;
+    bool fabric;
+
+    if (!vmml_module_find(address, &module))
+        return false;
+    identity = vmml_module_identity(&module);
+    if (verdict_known(&known, identity, &fabric))
+        return fabric;
+    if (!vmml_image_find(address, &image))
+        return false;
+    fabric = vmml_image_imports(&image, "cuMemPoolExportPointer");
+    verdict_remember(&known, identity, fabric);
+    return fabric;
+}
+
 bool vmml_module_has_native_fd(const void *address)
 {
+    static struct verdicts known;
     struct vmml_module module;
     struct vmml_image image;
     uint64_t identity;
@@ -200,13 +226,13 @@ bool vmml_module_has_native_fd(const void *address)
     if (!vmml_module_find(address, &module))
         return false;
     identity = vmml_module_identity(&module);
-    if (vmml_native_fd_known(identity, &native))
+    if (verdict_known(&known, identity, &native))
         return native;
     if (!vmml_image_find(address, &image))
         return false;
     native = vmml_image_imports(&image, "syscall") &&
              vmml_image_contains(&image, "pidfd_getfd");
-    vmml_native_fd_remember(identity, native);
+    verdict_remember(&known, identity, native);
     vmml_debug("%s shares descriptors %s", vmml_module_file(&module),
                native ? "by itself" : "not by itself");
     return native;

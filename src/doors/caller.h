@@ -32,4 +32,8 @@ enum vmml_caller vmml_caller_class(const void *address);
  */
 bool vmml_module_has_native_fd(const void *address);
 
+/* Was the UCX module that holds `address` built with fabric support? Its keys
+ * have a field for a pool's pointer then. By its imports; remembered too. */
+bool vmml_module_has_fabric(const void *address);
+
 #endif

@@ -9,6 +9,7 @@
 #include "base/fd.h"
 #include "base/fork.h"
 #include "base/log.h"
+#include "fabric/export.h"
 #include "base/remedy.h"
 #include "pool/pool.h"
 #include "stats/count.h"
@@ -87,6 +88,7 @@ void vmml_chunk_kill(struct vmml_window *window, struct vmml_chunk *chunk,
         vmml_count_by(revoked_bytes, chunk->size);
     }
     vmml_window_remove_chunk(window, chunk);
+    window->published++;
     vmml_exporter.chunk_count -= fd >= 0;
     vmml_fd_list_add(fds, fd);
 }
@@ -304,5 +306,6 @@ void vmml_lane_fork_child(void)
     vmml_pool_fork_child();
     vmml_server_fork_child();
     vmml_idle_forget();
+    vmml_block_forget();
     pthread_mutex_init(&vmml_exporter.lock, NULL);
 }

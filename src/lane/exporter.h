@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "cuda_abi.h"
+#include "fabric/name.h"
 #include "lane/handle.h"
 #include "ucx/uct_abi.h"
 
@@ -22,6 +23,8 @@ struct vmml_pack {
     uint64_t identity;
     uint8_t nonce[VMML_NONCE_SIZE];
     uint8_t handle[VMML_HANDLE_SIZE];
+    bool has_block; /* the key carries it, behind the handle */
+    struct vmml_block_name block;
     unsigned queries; /* range queries answered in this pack */
 };
 

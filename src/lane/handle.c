@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "fabric/block.h"
 
 /* Bytes 4 to 59 of the handle: what survives a shift by 4 either way. All
  * offsets below are from byte 4. */
@@ -16,7 +17,7 @@ enum {
     AT_VERSION = 4,
     AT_FLAGS = 5,
     AT_REASON = 6,
-    AT_ZERO = 7,
+    AT_NODE = 7,
     AT_PID = 8,
     AT_PID_NS = 12,
     AT_LEDGER_FD = 16,
@@ -81,6 +82,12 @@ const char *vmml_reason_string(enum vmml_reason reason)
         return "only a fabric handle could share it, and the driver does not "
                "permit one (CUDA_ERROR_NOT_PERMITTED): this node has no IMEX "
                "channel that the process may use";
+    case VMML_REASON_MIXED:
+        return "some of its chunks have a fabric handle and others have none";
+    case VMML_REASON_LOCAL:
+        return "it has no fabric handle";
+    case VMML_REASON_BLOCK:
+        return "the metadata block of its window cannot be had";
     case VMML_REASON_FREED:
         return "it was freed while it was registered";
     }
@@ -97,12 +104,23 @@ void vmml_handle_encode(const struct vmml_handle *handle,
     body[AT_VERSION] = VMML_HANDLE_VERSION;
     body[AT_FLAGS] = handle->flags;
     body[AT_REASON] = handle->reason;
+    body[AT_NODE] = handle->node;
     put32(body + AT_PID, handle->pid);
     put32(body + AT_PID_NS, handle->pid_ns);
     put32(body + AT_LEDGER_FD, (uint32_t)handle->ledger_fd);
     memcpy(body + AT_NONCE, handle->nonce, VMML_NONCE_SIZE);
     put64(body + AT_BASE, handle->base);
     put64(body + AT_SIZE, handle->size);
+    put32(body + AT_CHECKSUM, vmml_crc32c(body, AT_CHECKSUM));
+}
+
+void vmml_handle_set_across(uint8_t bytes[VMML_HANDLE_SIZE], uint8_t flags,
+                            uint8_t reason)
+{
+    uint8_t *body = bytes + BODY_SHIFT;
+
+    body[AT_FLAGS] = flags;
+    body[AT_REASON] = reason;
     put32(body + AT_CHECKSUM, vmml_crc32c(body, AT_CHECKSUM));
 }
 
@@ -123,7 +141,10 @@ void vmml_handle_set_ipc(uint8_t bytes[VMML_HANDLE_SIZE])
 static bool makes_sense(const struct vmml_handle *handle)
 {
     if (handle->flags & VMML_HANDLE_TOMBSTONE)
-        return true;
+        return (handle->flags & VMML_HANDLE_BLOCK) == 0;
+    if ((handle->flags & VMML_HANDLE_BLOCK) &&
+        handle->reason > VMML_BLOCK_ORDER_MAX)
+        return false;
     return handle->pid != 0 && handle->pid <= INT_MAX &&
            handle->ledger_fd >= 0 && handle->size != 0 &&
            handle->size <= ADDRESS_MAX &&
@@ -136,12 +157,13 @@ static bool decode(const uint8_t *body, struct vmml_handle *handle)
 
     if (get32(body + AT_MAGIC) != MAGIC ||
         body[AT_VERSION] != VMML_HANDLE_VERSION ||
-        (body[AT_FLAGS] & ~(VMML_HANDLE_TOMBSTONE | VMML_HANDLE_IPC)) != 0 ||
-        body[AT_ZERO] != 0 ||
+        (body[AT_FLAGS] &
+         ~(VMML_HANDLE_TOMBSTONE | VMML_HANDLE_IPC | VMML_HANDLE_BLOCK)) != 0 ||
         get32(body + AT_CHECKSUM) != vmml_crc32c(body, AT_CHECKSUM))
         return false;
     read.flags = body[AT_FLAGS];
     read.reason = body[AT_REASON];
+    read.node = body[AT_NODE];
     read.pid = get32(body + AT_PID);
     read.pid_ns = get32(body + AT_PID_NS);
     read.ledger_fd = (int32_t)get32(body + AT_LEDGER_FD);

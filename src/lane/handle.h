@@ -4,10 +4,11 @@
  * handle. Everything in them is untrusted.
  *
  * Bytes, little-endian: 0-3 zero, 4-7 magic, 8 version, 9 flags, 10 reason,
- * 11 zero, 12-15 pid, 16-19 PID-namespace inode, 20-23 ledger descriptor,
- * 24-39 nonce, 40-47 window base, 48-55 window size, 56-59 checksum of 4-55,
- * 60-63 zero. UCX 1.21 and older and 1.22 and newer disagree by 4 bytes about
- * where a key holds its handle and cut one end off: 4-59 survive both ways.
+ * 11 a byte of the node's number, 12-15 pid, 16-19 PID-namespace inode, 20-23
+ * ledger descriptor, 24-39 nonce, 40-47 window base, 48-55 window size, 56-59
+ * checksum of 4-55, 60-63 zero. UCX 1.21 and older and 1.22 and newer disagree
+ * by 4 bytes about where a key holds its handle and cut one end off: 4-59
+ * survive both ways.
  */
 #ifndef VMML_LANE_HANDLE_H
 #define VMML_LANE_HANDLE_H
@@ -21,11 +22,14 @@
 
 /* Tests build the shim with other numbers of these. */
 #ifndef VMML_HANDLE_VERSION
-#define VMML_HANDLE_VERSION 1
+#define VMML_HANDLE_VERSION 2
 #endif
 
 /* Flag: this request cannot be served; `reason` says why. */
 #define VMML_HANDLE_TOMBSTONE 1u
+/* Flag: UCX's key holds, behind the handle, the fabric handle of the window's
+ * metadata block (fabric/block.h), of order `reason`. */
+#define VMML_HANDLE_BLOCK 4u
 
 /* Flag: for cuIpcOpenMemHandle of any caller (ipc/ipc.h); never in a key. */
 #define VMML_HANDLE_IPC 2u
@@ -43,7 +47,11 @@ enum vmml_reason {
     VMML_REASON_WINDOW = 8,        /* the range leaves its reservation */
     VMML_REASON_DEVICE = 9,        /* chunks of several devices */
     VMML_REASON_NO_CHANNEL = 10,   /* FABRIC alone, and no IMEX channel */
-    VMML_REASON_FREED = 12,        /* a pool's memory, freed since */
+    /* Without a flag: why other nodes than the exporter's are not served. */
+    VMML_REASON_MIXED = 11, /* not every chunk has a fabric handle */
+    VMML_REASON_FREED = 12, /* a pool's memory, freed since */
+    VMML_REASON_LOCAL = 13, /* no chunk has a fabric handle */
+    VMML_REASON_BLOCK = 14, /* the metadata block cannot be had */
 };
 
 /* For log lines; never NULL. */
@@ -52,6 +60,7 @@ const char *vmml_reason_string(enum vmml_reason reason);
 struct vmml_handle {
     uint8_t flags;
     uint8_t reason;
+    uint8_t node; /* vmml_node_byte() of the exporter */
     uint32_t pid;
     uint32_t pid_ns;
     int32_t ledger_fd;
@@ -65,6 +74,18 @@ void vmml_handle_encode(const struct vmml_handle *handle,
 
 /* Make one of ipc/ of it. */
 void vmml_handle_set_ipc(uint8_t bytes[VMML_HANDLE_SIZE]);
+
+/* Where a key of a UCX that was built with fabric support holds the window,
+ * from its first byte; and the block's name, from byte 4 of the handle. */
+#define VMML_KEY_IDENTITY 144
+#define VMML_KEY_BASE     160
+#define VMML_KEY_SIZE     168
+#define VMML_KEY_BLOCK    60
+
+/* Say in encoded bytes of a key that is served what other nodes find:
+ * VMML_HANDLE_BLOCK and its order, or 0 and why not. */
+void vmml_handle_set_across(uint8_t bytes[VMML_HANDLE_SIZE], uint8_t flags,
+                            uint8_t reason);
 
 /* How many bytes vmml_handle_find() may read. */
 #define VMML_HANDLE_SCAN 76

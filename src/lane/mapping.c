@@ -52,10 +52,12 @@ static bool note_change(uint64_t ptr, uint64_t size)
 
 /* Of two unmaps of one chunk at a time, the one that began last decides what
  * becomes of it. */
-static void begin_unmap_chunk(struct vmml_chunk *chunk, uint64_t token)
+static void begin_unmap_chunk(struct vmml_window *window,
+                              struct vmml_chunk *chunk, uint64_t token)
 {
     if (chunk->state == VMML_EXPORT_LIVE)
         vmml_ledger_begin_unmap(vmml_exporter.ledger, chunk->slot);
+    window->published++;
     chunk->state = VMML_EXPORT_UNMAPPING;
     chunk->token = token;
 }
@@ -78,7 +80,7 @@ static uint64_t begin_unmap(uint64_t ptr, uint64_t size)
 
         while ((chunk = vmml_window_next_chunk(windows->entries[i], &from,
                                                ptr + size)) != NULL)
-            begin_unmap_chunk(chunk, token);
+            begin_unmap_chunk(windows->entries[i], chunk, token);
     }
     pthread_mutex_unlock(&vmml_exporter.lock);
     return token;
@@ -174,6 +176,7 @@ static void settle(const struct suspect *suspect, uint64_t token, bool mapped)
     } else if (token != 0) {
         chunk->state = VMML_EXPORT_LIVE;
         vmml_ledger_restore(vmml_exporter.ledger, chunk->slot, &chunk->serial);
+        window->published++;
         vmml_idle_add(window, chunk->address, chunk->address + chunk->size);
     }
     pthread_mutex_unlock(&vmml_exporter.lock);

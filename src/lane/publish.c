@@ -131,21 +131,22 @@ static enum vmml_reason export_reason(const struct vmml_real *real,
  * fabric handle. */
 struct means {
     int fd;
+    bool has_fabric;
     CUmemFabricHandle fabric;
 };
 
-/* Does the memory have FABRIC and no descriptor? */
-static bool is_fabric_only(const struct vmml_real *real,
-                           CUmemGenericAllocationHandle handle)
+/* Which of the two does the memory have? */
+static int handle_types(const struct vmml_real *real,
+                        CUmemGenericAllocationHandle handle)
 {
     CUmemAllocationProp prop;
 
-    return real->cuMemGetAllocationPropertiesFromHandle(&prop, handle) ==
-               CUDA_SUCCESS &&
-           (prop.requestedHandleTypes &
-            (CU_MEM_HANDLE_TYPE_FABRIC |
-             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)) ==
-               CU_MEM_HANDLE_TYPE_FABRIC;
+    if (real->cuMemGetAllocationPropertiesFromHandle(&prop, handle) !=
+        CUDA_SUCCESS)
+        return 0;
+    return (int)prop.requestedHandleTypes &
+           (CU_MEM_HANDLE_TYPE_FABRIC |
+            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 }
 
 static enum vmml_reason export_fabric(const struct vmml_real *real,
@@ -156,6 +157,7 @@ static enum vmml_reason export_fabric(const struct vmml_real *real,
         &means->fabric, handle, CU_MEM_HANDLE_TYPE_FABRIC, 0);
 
     vmml_publish_code = (int)result;
+    means->has_fabric = result == CUDA_SUCCESS;
     if (result == CUDA_SUCCESS)
         return VMML_REASON_NONE;
     return result == CUDA_ERROR_NOT_PERMITTED ||
@@ -168,10 +170,14 @@ static enum vmml_reason export_handle(const struct vmml_real *real,
                                       CUmemGenericAllocationHandle handle,
                                       struct means *means)
 {
+    int types = handle_types(real, handle);
+    enum vmml_reason reason = VMML_REASON_NONE;
     CUresult result;
 
-    if (is_fabric_only(real, handle))
-        return export_fabric(real, handle, means);
+    if (types & CU_MEM_HANDLE_TYPE_FABRIC)
+        reason = export_fabric(real, handle, means);
+    if (types == CU_MEM_HANDLE_TYPE_FABRIC)
+        return reason;
     result = real->cuMemExportToShareableHandle(
         &means->fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     vmml_publish_code = (int)result;
@@ -226,6 +232,7 @@ static enum vmml_reason enter(struct vmml_window *window,
     if (chunk != NULL) {
         chunk->buffer_id = mapping->buffer_id;
         chunk->fd = means->fd;
+        chunk->has_fabric = means->has_fabric;
         memcpy(chunk->fabric, &means->fabric, sizeof(chunk->fabric));
         vmml_exporter.chunk_count += means->fd >= 0;
     }
@@ -272,6 +279,7 @@ static enum vmml_reason go_live(struct vmml_window *window,
         if (slot >= 0) {
             chunk->slot = (uint32_t)slot;
             chunk->state = VMML_EXPORT_LIVE;
+            window->published++;
             vmml_count(chunks_published);
             vmml_count_by(published_bytes, chunk->size);
         } else {

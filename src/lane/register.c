@@ -13,6 +13,8 @@
 #include "base/fork.h"
 #include "base/log.h"
 #include "doors/caller.h"
+#include "fabric/export.h"
+#include "fabric/node.h"
 #include "pool/pool.h"
 #include "stats/count.h"
 
@@ -183,6 +185,7 @@ static bool take(const struct memory *memory,
     if (!vmml_registration_add(registration))
         return false;
     window->refs++;
+    window->registered++;
     vmml_window_cover(window, registration->address, registration->length, 1);
     vmml_count(registrations_taken);
     return true;
@@ -194,6 +197,14 @@ static bool may_take(void)
 
     return conf->on && conf->share && !vmml_in_child &&
            !atomic_load(&vmml_exporter.stood_down);
+}
+
+/* With the lock: a registration is the window's no more. */
+static void end_of(struct vmml_window *window)
+{
+    if (--window->registered == 0)
+        vmml_block_retire(window);
+    vmml_window_release(window);
 }
 
 /* With the lock: the registration ends, if there is one. Chunks that no other
@@ -215,7 +226,7 @@ static void end_registration(vmml_uct_md_h md, vmml_uct_mem_h memh)
     if (!window->retired)
         vmml_idle_add(window, registration->address,
                       registration->address + registration->length);
-    vmml_window_release(window);
+    end_of(window);
     free(registration);
 }
 
@@ -284,6 +295,7 @@ void vmml_pack_fill(struct vmml_pack *pack, uint64_t base, uint64_t size,
         .pid = (uint32_t)getpid(),
         .pid_ns = vmml_ledger_pid_ns(vmml_exporter.ledger),
         .ledger_fd = vmml_ledger_fd(vmml_exporter.ledger),
+        .node = vmml_node_byte(),
         .base = base,
         .size = size,
     };
@@ -296,6 +308,7 @@ void vmml_pack_fill(struct vmml_pack *pack, uint64_t base, uint64_t size,
     pack->size = size;
     pack->identity = vmml_identity(pack->nonce, base, size);
     pack->queries = 0;
+    pack->has_block = false;
 }
 
 /* A copy of what a pack needs, so that no lock is held while it works. The
@@ -399,8 +412,9 @@ static void follow_reservation(const struct vmml_registration *copy)
                                       &copy->window->gpu, &fds);
         if (window != NULL && window != found->window) {
             window->refs++;
+            window->registered++;
             vmml_window_cover(window, found->address, found->length, 1);
-            vmml_window_release(found->window);
+            end_of(found->window);
             found->window = window;
             found->verified_from = 1;
             found->verified_to = 0;
@@ -421,11 +435,21 @@ static void note_served(const struct vmml_registration *copy, uint64_t address,
         vmml_idle_add(copy->window, address, end);
 }
 
+/* across: what other nodes find: `block`, or why there is none. */
 static void end_begin(const struct vmml_registration *copy,
-                      enum vmml_reason reason, struct vmml_pack *pack)
+                      enum vmml_reason reason, enum vmml_reason across,
+                      const struct vmml_block_name *block,
+                      struct vmml_pack *pack)
 {
     pthread_mutex_lock(&vmml_exporter.lock);
     vmml_pack_fill(pack, copy->window->base, copy->window->size, reason);
+    if (reason == VMML_REASON_NONE && across != VMML_REASON_NONE) {
+        vmml_handle_set_across(pack->handle, 0, (uint8_t)across);
+    } else if (reason == VMML_REASON_NONE && block != NULL) {
+        pack->has_block = true;
+        pack->block = *block;
+        vmml_handle_set_across(pack->handle, VMML_HANDLE_BLOCK, block->order);
+    }
     pack->device = copy->window->device;
     vmml_window_release(copy->window);
     pthread_mutex_unlock(&vmml_exporter.lock);
@@ -451,6 +475,35 @@ static void drop(const struct vmml_registration *copy)
     pthread_mutex_unlock(&vmml_exporter.lock);
 }
 
+/* Do keys of this memory domain go to other nodes, in a layout that has room
+ * for a block's name? */
+static bool goes_across(vmml_uct_md_h md)
+{
+    const struct vmml_uct_cuda_ipc_md *ipc =
+        (const struct vmml_uct_cuda_ipc_md *)md;
+
+    return ipc->enable_mnnvl == 1 && vmml_module_has_fabric(md->component);
+}
+
+/* Importers on other nodes find the window's block, or are told why not. */
+static enum vmml_reason serve_across(const struct vmml_registration *copy,
+                                     uint64_t address, uint64_t end,
+                                     struct vmml_block_name *block)
+{
+    const struct vmml_real *real = vmml_real();
+    struct vmml_relaxed relaxed;
+    enum vmml_reason across = VMML_REASON_BLOCK;
+
+    if (real == NULL)
+        return across;
+    vmml_relax(real, &relaxed);
+    across = vmml_block_serve(real, copy->window, address, end, block);
+    vmml_relax_end(real, &relaxed);
+    if (across != VMML_REASON_NONE)
+        vmml_lane_warn_across(across, address, end - address);
+    return across;
+}
+
 bool vmml_lane_begin_pack(vmml_uct_md_h md, vmml_uct_mem_h memh, void *address,
                           size_t length, struct vmml_pack *pack)
 {
@@ -458,7 +511,9 @@ bool vmml_lane_begin_pack(vmml_uct_md_h md, vmml_uct_mem_h memh, void *address,
     uint64_t from = (uintptr_t)address;
     uint64_t end = length > UINT64_MAX - from ? UINT64_MAX : from + length;
     enum vmml_reason reason = VMML_REASON_NONE;
-    bool verified;
+    enum vmml_reason across = VMML_REASON_NONE;
+    struct vmml_block_name block;
+    bool verified, goes;
 
     if (!atomic_load_explicit(&vmml_exporter.has_windows,
                               memory_order_relaxed) ||
@@ -477,7 +532,10 @@ bool vmml_lane_begin_pack(vmml_uct_md_h md, vmml_uct_mem_h memh, void *address,
     VMML_LOG_KEY(vmml_exporter_nonce(), copy.window->base, copy.window->size);
     if (!verified)
         reason = serve_and_note(&copy, from, end);
-    end_begin(&copy, reason, pack);
+    goes = reason == VMML_REASON_NONE && goes_across(md);
+    if (goes)
+        across = serve_across(&copy, from, end, &block);
+    end_begin(&copy, reason, across, goes ? &block : NULL, pack);
     vmml_count(keys_packed);
     if (reason != VMML_REASON_NONE)
         vmml_lane_warn(reason, from, length);
@@ -485,6 +543,30 @@ bool vmml_lane_begin_pack(vmml_uct_md_h md, vmml_uct_mem_h memh, void *address,
                (unsigned long)length, (unsigned long)pack->base,
                vmml_reason_string(reason));
     return true;
+}
+
+/*
+ * The name of the block goes where a key of UCX has the export data of a pool's
+ * pointer (uct_cuda_ipc_md_handle_t), which UCX reads in keys of that type
+ * alone. Is this the layout that has it? Then the window stands where it must
+ * (UCX 1.18.1 to 1.23); else no other node is served.
+ */
+static void finish_block(const struct vmml_pack *pack, uint8_t *key, int offset)
+{
+    uint64_t identity, base, size;
+
+    memcpy(&identity, key + VMML_KEY_IDENTITY, sizeof(identity));
+    memcpy(&base, key + VMML_KEY_BASE, sizeof(base));
+    memcpy(&size, key + VMML_KEY_SIZE, sizeof(size));
+    if (identity == pack->identity && base == pack->base &&
+        size == pack->size && offset >= 8) {
+        memcpy(key + offset + VMML_KEY_BLOCK, pack->block.handle,
+               sizeof(pack->block.handle));
+        return;
+    }
+    vmml_warn_once("no fast lane to other nodes: this UCX has keys of an "
+                   "unknown layout");
+    vmml_handle_set_across(key + offset - 4, 0, VMML_REASON_BLOCK);
 }
 
 void vmml_lane_finish_pack(const struct vmml_pack *pack, uint8_t *key)
@@ -500,4 +582,6 @@ void vmml_lane_finish_pack(const struct vmml_pack *pack, uint8_t *key)
     }
     /* Bytes 0-3 and 60-63 are zero in every handle. */
     memcpy(key + offset, pack->handle + 4, VMML_HANDLE_SIZE - 8);
+    if (pack->has_block)
+        finish_block(pack, key, offset);
 }

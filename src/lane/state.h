@@ -135,4 +135,8 @@ extern __thread int vmml_publish_code;
  * without the lock. */
 void vmml_lane_warn(enum vmml_reason reason, uint64_t address, uint64_t length);
 
+/* The same for importers on other nodes, which alone have no lane. */
+void vmml_lane_warn_across(enum vmml_reason reason, uint64_t address,
+                           uint64_t length);
+
 #endif

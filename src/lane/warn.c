@@ -165,3 +165,25 @@ void vmml_lane_warn(enum vmml_reason reason, uint64_t address, uint64_t length)
               types_text(facts.handle_types), code, vmml_reason_string(reason),
               remedy(reason));
 }
+
+/* VMML_REASON_LOCAL is no warning: such memory is not made for other nodes. */
+void vmml_lane_warn_across(enum vmml_reason reason, uint64_t address,
+                           uint64_t length)
+{
+    static struct vmml_once seen[VMML_CAUSE_IMPORTER];
+
+    vmml_lost(reason,
+              &(struct vmml_loss){.address = address, .length = length});
+    if (reason == VMML_REASON_LOCAL || reason >= VMML_CAUSE_IMPORTER ||
+        !vmml_once(&seen[reason]))
+        return;
+    vmml_warn("no fast lane to other nodes for 0x%lx+0x%lx: %s. On this node "
+              "it has one. Remedy: %s",
+              (unsigned long)address, (unsigned long)length,
+              vmml_reason_string(reason),
+              reason == VMML_REASON_MIXED
+                  ? "let the allocator ask for CU_MEM_HANDLE_TYPE_FABRIC "
+                    "for all of it"
+                  : "2 MiB of GPU memory for each reservation, and an IMEX "
+                    "channel");
+}

@@ -42,7 +42,9 @@ struct vmml_chunk {
     uint8_t state;   /* enum vmml_export_state */
     uint64_t idle;   /* its place among those to be closed, 0: none */
     uint32_t next_free;
+    bool has_fabric;
     uint8_t fabric[VMML_FABRIC_SIZE]; /* CUmemFabricHandle */
+    uint32_t entry;                   /* its place in the window's block */
 };
 
 /* For each granule of a window. */
@@ -51,16 +53,21 @@ struct vmml_granule {
     uint32_t cover; /* live registrations that cover the granule */
 };
 
+struct vmml_block;
+
 struct vmml_window {
     uint64_t base;
     uint64_t size;
     CUdevice device;
     CUuuid gpu;
-    uint32_t index;   /* in the ledger */
-    uint64_t changes; /* maps and unmaps seen in it */
-    unsigned refs;    /* registrations, and 1 while in the table */
-    bool retired;     /* its reservation is gone */
-    bool ipc;         /* ipc/ gave out handles: all of it counts as covered */
+    uint32_t index;           /* in the ledger */
+    uint64_t changes;         /* maps and unmaps seen in it */
+    unsigned refs;            /* registrations, and 1 while in the table */
+    bool retired;             /* its reservation is gone */
+    unsigned registered;      /* registrations of it */
+    uint64_t published;       /* counts changes of what is published */
+    struct vmml_block *block; /* fabric/export.c; or NULL */
+    bool ipc; /* ipc/ gave out handles: all of it counts as covered */
     uint64_t ipc_changes; /* `changes` when all of it was published last */
     struct vmml_granule *granules;
     struct vmml_chunk *chunks;

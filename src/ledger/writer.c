@@ -266,6 +266,14 @@ void vmml_ledger_close_descriptors(struct vmml_ledger *ledger)
     ledger->life_fd = ledger->life_write_fd = -1;
 }
 
+void vmml_ledger_keep_private(struct vmml_ledger *ledger)
+{
+    vmml_fd_close(ledger->read_fd);
+    vmml_fd_close(ledger->life_fd);
+    vmml_fd_close(ledger->life_write_fd);
+    ledger->read_fd = ledger->life_fd = ledger->life_write_fd = -1;
+}
+
 void vmml_ledger_destroy(struct vmml_ledger *ledger)
 {
     if (ledger->map != NULL)

@@ -24,6 +24,10 @@ int vmml_ledger_create(struct vmml_ledger **ledger);
 /* Unmap and close everything of it. Chunk descriptors stay open. */
 void vmml_ledger_destroy(struct vmml_ledger *ledger);
 
+/* A ledger that no other process will ask for: what only such need is closed,
+ * and one descriptor is left. */
+void vmml_ledger_keep_private(struct vmml_ledger *ledger);
+
 /* In a child of fork, which must not keep the parent's ledger: only this. The
  * rest stays as it is, so that no allocator is called. */
 void vmml_ledger_close_descriptors(struct vmml_ledger *ledger);

@@ -14,6 +14,8 @@
 #include "base/driver.h"
 #include "base/fork.h"
 #include "base/log.h"
+#include "fabric/import.h"
+#include "fabric/node.h"
 #include "lane/exporter.h"
 #include "mirror/index.h"
 #include "mirror/use.h"
@@ -337,7 +339,60 @@ static bool prepare(const struct vmml_handle *handle, int device)
     return prepare_on(peer, handle, device);
 }
 
+/* By the window's block, over the fabric. */
+static bool prepare_remote(const struct vmml_handle *handle,
+                           const uint8_t *fabric, int device)
+{
+    struct vmml_peer *peer;
+
+    if (fabric == NULL) {
+        if (handle->reason != VMML_REASON_NONE &&
+            handle->reason < VMML_CAUSE_IMPORTER)
+            vmml_lost(handle->reason,
+                      &(struct vmml_loss){.pid = handle->pid,
+                                          .address = handle->base,
+                                          .length = handle->size});
+        else
+            VMML_LOST(OTHER_NODE, .address = handle->base,
+                      .length = handle->size, .pid = handle->pid);
+        vmml_debug("key of process %u on another node: not served: %s",
+                   handle->pid, vmml_reason_string(handle->reason));
+        return false;
+    }
+    if (!vmml_remote_prepare(handle, fabric, device))
+        return false;
+    peer = vmml_peer_find(handle->nonce);
+    return peer != NULL && prepare_on(peer, handle, device);
+}
+
+static bool is_on_other_node(const struct vmml_handle *handle)
+{
+    uint8_t own = vmml_node_byte();
+
+    return handle->node != 0 && own != 0 && handle->node != own;
+}
+
+/* Two nodes may look like one by that byte: then the ledger is not there, and
+ * the block is tried too. */
+static bool prepare_any(const struct vmml_handle *handle, const uint8_t *fabric,
+                        int device)
+{
+    const struct vmml_peer *peer = vmml_peer_find(handle->nonce);
+
+    if (peer != NULL ? peer->remote : is_on_other_node(handle))
+        return prepare_remote(handle, fabric, device);
+    return prepare(handle, device) ||
+           (fabric != NULL && vmml_peer_find(handle->nonce) == NULL &&
+            prepare_remote(handle, fabric, device));
+}
+
 bool vmml_mirror_prepare(const struct vmml_handle *handle, int device)
+{
+    return vmml_mirror_prepare_key(handle, NULL, device);
+}
+
+bool vmml_mirror_prepare_key(const struct vmml_handle *handle,
+                             const uint8_t *fabric, int device)
 {
     bool served;
     unsigned use;
@@ -359,7 +414,7 @@ bool vmml_mirror_prepare(const struct vmml_handle *handle, int device)
         }
     }
     use = vmml_use_begin();
-    served = prepare(handle, device);
+    served = prepare_any(handle, fabric, device);
     vmml_use_end(use);
     vmml_count_slot(
         served ? VMML_COUNT_keys_served : VMML_COUNT_keys_unreachable, 1);
@@ -633,6 +688,7 @@ bool vmml_mirror_refresh(void)
 
 void vmml_mirror_fork_lock(void)
 {
+    vmml_remote_fork_lock();
     vmml_peer_fork_lock();
     pthread_mutex_lock(&table_lock);
 }
@@ -641,6 +697,7 @@ void vmml_mirror_fork_unlock(void)
 {
     pthread_mutex_unlock(&table_lock);
     vmml_peer_fork_unlock();
+    vmml_remote_fork_unlock();
 }
 
 void vmml_mirror_fork_child(void)
@@ -648,6 +705,7 @@ void vmml_mirror_fork_child(void)
     pthread_mutex_init(&table_lock, NULL);
     vmml_use_fork_child();
     vmml_peer_fork_child();
+    vmml_remote_fork_child();
     vmml_pool_import_fork_child();
     vmml_watch_fork_child();
 }

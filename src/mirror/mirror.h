@@ -26,6 +26,12 @@
  */
 bool vmml_mirror_prepare(const struct vmml_handle *handle, int device);
 
+/* The same for a key that came over the wire: `fabric` names the window's block
+ * where the handle says that there is one, else NULL. An exporter on another
+ * node is reached by that alone. */
+bool vmml_mirror_prepare_key(const struct vmml_handle *handle,
+                             const uint8_t *fabric, int device);
+
 /*
  * cuIpcOpenMemHandle on one of our handles, on the current device: the
  * mirror's address, or the window itself for a handle of this process. Does

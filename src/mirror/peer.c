@@ -411,6 +411,23 @@ struct vmml_peer *vmml_peer_attach(const struct vmml_handle *handle)
     return peer;
 }
 
+bool vmml_peer_add_remote(const struct vmml_handle *handle,
+                          struct vmml_ledger_reader *reader)
+{
+    struct vmml_peer *peer = new_peer(handle);
+
+    if (peer == NULL)
+        return false;
+    peer->reader = reader;
+    peer->remote = true;
+    pthread_mutex_lock(&lock);
+    enter(peer);
+    pthread_mutex_unlock(&lock);
+    vmml_count(exporters_attached);
+    vmml_info("attached to process %u on another node", peer->pid);
+    return true;
+}
+
 /* Exporters that were attached to and have been freed since, the last ones:
  * UCX may still open a key of theirs. With `lock`. */
 static struct {

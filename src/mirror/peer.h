@@ -31,6 +31,8 @@ struct vmml_peer {
     atomic_int life_fd; /* hangs up at its end or exec; -1: it cannot be had */
     struct vmml_ledger_reader *reader;
     atomic_bool dead;
+    bool remote; /* on another node: `reader` is of a ledger of our own, and
+                  * nothing tells of its end */
     pthread_mutex_t asking; /* one question at a time on `socket` */
     unsigned patience;      /* transport/client.h; with `asking` */
     atomic_uint mirrors;    /* that refer to it, or VMML_CONDEMNED */
@@ -57,6 +59,13 @@ struct vmml_peer *vmml_peer_attach(const struct vmml_handle *handle);
  * with VMMLANE_STRICT, where that one's copies are to fail.
  */
 struct vmml_peer *vmml_peer_lost(const struct vmml_handle *handle);
+
+/*
+ * Enter an exporter on another node, whose ledger `reader` is kept by
+ * fabric/import.c. Takes `reader` over. False where memory is short.
+ */
+bool vmml_peer_add_remote(const struct vmml_handle *handle,
+                          struct vmml_ledger_reader *reader);
 
 /* A mirror refers to it. False: it is about to be freed. */
 bool vmml_peer_hold(struct vmml_peer *peer);

@@ -9,6 +9,7 @@
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/remedy.h"
+#include "doors/caller.h"
 #include "doors/real.h"
 #include "hooks.h"
 #include "lane/exporter.h"
@@ -167,18 +168,31 @@ static bool let_through(const struct vmml_handle *handle)
     return true;
 }
 
+/* The name of a block in the key, or NULL. A UCX that was built without fabric
+ * support has shorter keys. */
+static const uint8_t *block_of(vmml_uct_component_h component,
+                               const uint8_t *key, int offset,
+                               const struct vmml_handle *handle)
+{
+    return (handle->flags & VMML_HANDLE_BLOCK) &&
+                   vmml_module_has_fabric(component)
+               ? key + offset + VMML_KEY_BLOCK
+               : NULL;
+}
+
 /* Can this key be opened? VMML_UCS_OK also for keys that are not ours. */
 static vmml_ucs_status_t prepare(const struct vmml_uct *uct,
                                  vmml_uct_component_h component,
                                  const void *buffer, uint8_t sys_device)
 {
     struct vmml_handle handle;
+    int offset;
 
     if (vmml_in_child || !vmml_is_cuda_ipc(component))
         return VMML_UCS_OK;
     vmml_stats_start();
-    if (vmml_handle_find(buffer, VMML_HANDLE_SCAN, &handle) < 0 ||
-        (handle.flags & VMML_HANDLE_IPC)) {
+    offset = vmml_handle_find(buffer, VMML_HANDLE_SCAN, &handle);
+    if (offset < 0 || (handle.flags & VMML_HANDLE_IPC)) {
         if (!vmml_handle_is_foreign(buffer, VMML_HANDLE_SCAN)) {
             /* UCX's own key: without a context its lane is lost too. */
             if (vmml_conf()->on)
@@ -197,7 +211,9 @@ static vmml_ucs_status_t prepare(const struct vmml_uct *uct,
                   .pid = handle.pid);
         return VMML_UCS_ERR_UNREACHABLE;
     }
-    if (vmml_mirror_prepare(&handle, vmml_unpack_device(uct, sys_device))) {
+    if (vmml_mirror_prepare_key(&handle,
+                                block_of(component, buffer, offset, &handle),
+                                vmml_unpack_device(uct, sys_device))) {
         vmml_debug("key of process %u: served", handle.pid);
         return VMML_UCS_OK;
     }

@@ -29,6 +29,13 @@ struct vmml_uct_md {
     const struct vmml_uct_component *component;
 };
 
+/* struct uct_cuda_ipc_md (src/uct/cuda/cuda_ipc/cuda_ipc_md.h), the same from
+ * 1.18.0 on: is multi-node NVLink on? 1 or 0. */
+struct vmml_uct_cuda_ipc_md {
+    struct vmml_uct_md super;
+    int enable_mnnvl;
+};
+
 typedef const struct vmml_uct_component *vmml_uct_component_h;
 typedef struct vmml_uct_md *vmml_uct_md_h;
 typedef void *vmml_uct_mem_h;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "fabric/block.h"
 #include "lane/handle.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -33,9 +34,14 @@ static void check(const struct vmml_handle *handle)
     uint8_t bytes[VMML_HANDLE_SIZE];
     struct vmml_handle again;
 
-    if ((handle->flags & ~VMML_HANDLE_TOMBSTONE) != 0)
+    if ((handle->flags &
+         ~(VMML_HANDLE_TOMBSTONE | VMML_HANDLE_IPC | VMML_HANDLE_BLOCK)) != 0)
         abort();
-    if (handle->flags == 0 &&
+    if ((handle->flags & VMML_HANDLE_BLOCK) &&
+        ((handle->flags & VMML_HANDLE_TOMBSTONE) ||
+         handle->reason > VMML_BLOCK_ORDER_MAX))
+        abort();
+    if ((handle->flags & VMML_HANDLE_TOMBSTONE) == 0 &&
         (handle->size == 0 || handle->base > UINT64_MAX - handle->size ||
          handle->ledger_fd < 0 || handle->pid == 0))
         abort();
@@ -46,7 +52,7 @@ static void check(const struct vmml_handle *handle)
         again.base != handle->base || again.size != handle->size ||
         again.pid != handle->pid || again.pid_ns != handle->pid_ns ||
         again.ledger_fd != handle->ledger_fd ||
-        again.reason != handle->reason ||
+        again.reason != handle->reason || again.node != handle->node ||
         memcmp(again.nonce, handle->nonce, VMML_NONCE_SIZE) != 0)
         abort();
 }

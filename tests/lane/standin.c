@@ -17,8 +17,11 @@ static const struct vmml_uct_component copy_component = {"cuda_copy"};
 EXPORT extern struct vmml_uct_md standin_copy_md;
 EXPORT struct vmml_uct_md standin_copy_md = {NULL, &copy_component};
 
-EXPORT extern struct vmml_uct_md standin_md;
-EXPORT struct vmml_uct_md standin_md = {NULL, &component};
+EXPORT extern struct vmml_uct_cuda_ipc_md standin_md;
+EXPORT struct vmml_uct_cuda_ipc_md standin_md = {{NULL, &component}, 0};
+/* One whose keys go to other nodes. */
+EXPORT extern struct vmml_uct_cuda_ipc_md standin_mnnvl_md;
+EXPORT struct vmml_uct_cuda_ipc_md standin_mnnvl_md = {{NULL, &component}, 1};
 
 /* The functions of libuct, as a test wants them. */
 EXPORT extern struct standin_uct standin_uct;
@@ -79,6 +82,16 @@ vmml_ucs_status_t uct_rkey_release(vmml_uct_component_h of,
                                    const struct vmml_uct_rkey_bundle *bundle)
 {
     return standin_uct.release(of, bundle);
+}
+
+/* As a UCX that was built with fabric support looks from outside. */
+extern int cuMemPoolExportPointer(void *data, unsigned long long ptr)
+    __attribute__((weak));
+EXPORT int standin_export_pointer(void *data, unsigned long long ptr);
+int standin_export_pointer(void *data, unsigned long long ptr)
+{
+    return cuMemPoolExportPointer == NULL ? -1
+                                          : cuMemPoolExportPointer(data, ptr);
 }
 
 #ifdef STANDIN_NATIVE

@@ -92,6 +92,7 @@ enum kind {
     KIND_HOST,    /* the host's, by malloc */
     KIND_ASYNC,   /* cuMemAllocAsync, from the device's current pool */
     KIND_MANAGED, /* cuMemAllocManaged */
+    KIND_MIXED,   /* as KIND_FABRIC, but every other chunk is of POSIX_FD */
 };
 
 struct chunk {

@@ -25,6 +25,7 @@ static CUmemAllocationHandleType handle_types(enum kind kind)
         return CU_MEM_HANDLE_TYPE_NONE;
     case KIND_FABRIC:
     case KIND_WHOLE:
+    case KIND_MIXED:
         return CU_MEM_HANDLE_TYPE_FABRIC;
     case KIND_BOTH:
         return CU_MEM_HANDLE_TYPE_FABRIC |
@@ -93,9 +94,9 @@ static size_t parse_size(const char **text)
 
 static enum kind parse_kind(const char **text)
 {
-    static const char *const names[] = {"malloc", "vmm",  "single", "first",
-                                        "none",   "pool", "fabric", "whole",
-                                        "both",   "host", "async",  "managed"};
+    static const char *const names[] = {
+        "malloc", "vmm",  "single", "first", "none",    "pool", "fabric",
+        "whole",  "both", "host",   "async", "managed", "mixed"};
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         size_t length = strlen(names[i]);
@@ -186,6 +187,8 @@ static void chunk_back(struct segment *segment, struct chunk *chunk)
     CUmemAllocationProp properties = properties_of(segment->kind);
     CUmemGenericAllocationHandle handle;
 
+    if (segment->kind == KIND_MIXED && (chunk - segment->chunks) % 2 != 0)
+        properties = properties_of(KIND_VMM);
     CU_MUST(cuMemCreate(&handle, chunk->size, &properties, 0));
     chunk_map(segment, chunk, handle);
 }

@@ -13,8 +13,10 @@
 void scenario_neighbours(void)
 {
     uint64_t seed = new_seed();
-    struct remote low = remote_alloc("vmm:4x2M~8M", PLACE);
-    struct remote high = remote_alloc("vmm:4x2M~8M", PLACE + low.reserved);
+    const char *kind =
+        strncmp(opt.kind, "fabric", 6) == 0 ? "fabric:4x2M~8M" : "vmm:4x2M~8M";
+    struct remote low = remote_alloc(kind, PLACE);
+    struct remote high = remote_alloc(kind, PLACE + low.reserved);
     uint64_t high_seed = new_seed();
     struct key low_key;
     struct key high_key;

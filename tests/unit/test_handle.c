@@ -25,6 +25,7 @@ static void assert_same(const struct vmml_handle *a,
 {
     assert_int_equal(a->flags, b->flags);
     assert_int_equal(a->reason, b->reason);
+    assert_int_equal(a->node, b->node);
     assert_int_equal(a->pid, b->pid);
     assert_int_equal(a->pid_ns, b->pid_ns);
     assert_int_equal(a->ledger_fd, b->ledger_fd);
@@ -37,7 +38,7 @@ static void assert_same(const struct vmml_handle *a,
 static void test_wire_bytes(void **state)
 {
     static const uint8_t expected[VMML_HANDLE_SIZE - 8] = {
-        'v',  'm',  'm',  'l',  1,    0,  0,  0,  0x67, 0x12, 0, 0, 0xfc,
+        'v',  'm',  'm',  'l',  2,    0,  0,  0,  0x67, 0x12, 0, 0, 0xfc,
         0xff, 0xff, 0xef, 0x03, 0x04, 0,  0,  1,  2,    3,    4, 5, 6,
         7,    8,    9,    10,   11,   12, 13, 14, 15,   16,   0, 0, 0,
         0x34, 0x12, 0x7f, 0,    0,    0,  0,  0,  0,    0x20, 0, 0, 0,
@@ -174,7 +175,7 @@ static void test_nonsense(void **state)
     handle.pid = UINT32_MAX;
     assert_int_equal(find_encoded(&handle), -1);
     handle = sample;
-    handle.flags = 4;
+    handle.flags = 8;
     assert_int_equal(find_encoded(&handle), -1);
 }
 

@@ -137,7 +137,7 @@ void vmml_stats_start_now(void)
         return;
     if (is_wanted()) {
         file_fd = open_file(&file);
-        if (file_fd >= 0)
+        if (file != NULL)
             change_over(file);
         else
             vmml_info("no statistics that others can read (errno %d)",

@@ -11,6 +11,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -64,6 +65,9 @@
     CALL(int, posix_fallocate64, ENOSPC, GIVE_CODE,                            \
          (int fd, off_t from, off_t n), (fd, from, n))                         \
     CALL(int, fchmod, EPERM, GIVE_ERRNO, (int fd, mode_t mode), (fd, mode))    \
+    CALL(int, rename, EACCES, GIVE_ERRNO, (const char *from, const char *to),  \
+         (from, to))                                                           \
+    CALL(int, unlink, EACCES, GIVE_ERRNO, (const char *p), (p))                \
     CALL(int, fstat64, EIO, GIVE_ERRNO, (int fd, struct stat64 *s), (fd, s))   \
     CALL(int, fstatfs64, EIO, GIVE_ERRNO, (int fd, struct statfs64 *s),        \
          (fd, s))                                                              \

@@ -69,7 +69,7 @@ HANDED_ON = {("upgrade", "exporter", "cuMemCreate")}
 
 # Imports of the shim that cannot fail, or give nothing that could be failed.
 CANNOT_FAIL = re.compile(
-    r"^(_ITM_|__|mem(cpy|move|set|mem|cmp|chr)$|str|fnmatch$|qsort$|free$|"
+    r"^(_ITM_|__|mem(cpy|move|set|mem|cmp|r?chr)$|str|fnmatch$|qsort$|free$|"
     r"bsearch$|getpid$|gettid$|getuid$|geteuid$|getppid$|snprintf$|"
     r"vsnprintf$|sscanf$|sched_yield$|sysconf$|secure_getenv$|getenv$|"
     r"dl_iterate_phdr$|dlclose$|dlerror$|dlsym$|program_invocation|"

@@ -395,7 +395,8 @@ static enum vmml_reason export(const struct vmml_real *real,
                                uint64_t data[VMML_POINTER_WORDS]) {
     CUmemPoolPtrExportData pointer; CUresult result;
 
-    _Static_assert(sizeof(pointer) == 8 * VMML_POINTER_WORDS, "export data");
+    _Static_assert(sizeof(pointer) == sizeof(uint64_t) * VMML_POINTER_WORDS,
+                   "export data");
     *fd = -1;
     /* Only an allocation's base can be exported (measured). */
     result = real->cuMemPoolExportPointer(&pointer, pooled->base);

@@ -10,7 +10,9 @@
 
 #include "hooks.h"
 #include "lane/state.h"
+#include "mirror/index.h"
 #include "mirror/mirror.h"
+#include "mirror/state.h"
 #include "pool/pool.h"
 #include "ucx/scope.h"
 #include "ucx/stubs.h"
@@ -615,6 +617,7 @@ static void bytes_of_a_pool(void)
 {
     static const size_t sizes[] = {64,    1000,      4096 + 8,
                                    CHUNK, CHUNK + 8, 11 * MIB};
+    struct vmml_mirror *mirror;
     struct pair pair;
     size_t i;
 
@@ -637,6 +640,14 @@ static void bytes_of_a_pool(void)
     }
     CHECK_EQUAL(sim_call_count("cuMemPoolImportFromShareableHandle"), 1);
     CHECK_EQUAL(sim_call_count("cuMemPoolSetAccess"), 1);
+    /* A real driver cuts allocations out of larger blocks: it would not refuse
+     * what lies behind one. */
+    mirror = vmml_index_find(pair.mirror);
+    CHECK(mirror != NULL && mirror->import.size == pair.size);
+    mirror->import.size = 4096;
+    expect(&pair, 8, 4088, 2);
+    im_refused(pair.mirror + 4088, 16);
+    im_refused(pair.mirror + 8192, 8);
     ex_stop(&pair.ex);
 }
 
@@ -837,6 +848,7 @@ static void two_devices_share_an_import(void)
     CUcontext context;
     struct pair pair;
     CUdeviceptr other;
+    void *here;
 
     setenv("VMMLANE_SIM_DEVICES", "2", 1);
     start(&pair, 4 * MIB);
@@ -853,8 +865,16 @@ static void two_devices_share_an_import(void)
     CHECK_EQUAL(sim_call_count("cuMemPoolImportFromShareableHandle"), 1);
     CHECK_EQUAL(sim_call_count("cuMemPoolSetAccess"), 2);
     im_expect(other, pair.base, MIB, 1);
+    /* One of the two goes: what the other holds stays. */
+    CHECK(vmml_mirror_hand_out(other, 77));
     CHECK_CU(ex_run(&pair.ex, ex_free, pair.base));
     im_refused(pair.mirror, 64);
+    im_refused(other, 64);
+    usleep(500000); /* the watcher's turn */
+    CHECK_EQUAL(sim_call_count("cuMemFree_v2"), 0);
+    here = sim_host_view(vmml_mirror_memory_at(other), MIB);
+    CHECK(here != NULL && lane_differs(here, pair.base, MIB, 1) == MIB);
+    vmml_mirror_take_back(77);
     im_refused(other, 64);
     CHECK_EQUAL(sim_call_count("cuMemFree_v2"), 1);
     ex_stop(&pair.ex);

@@ -47,12 +47,24 @@ static bool is_due(const struct timespec *due)
            (time.tv_sec == due->tv_sec && time.tv_nsec >= due->tv_nsec);
 }
 
+/* The chunk that an entry is about; NULL: none any more, or a later entry is
+ * about it. */
+static struct vmml_chunk *chunk_of(const struct idle *entry)
+{
+    struct vmml_chunk *chunk;
+
+    if (entry->window->retired)
+        return NULL;
+    chunk = vmml_window_chunk_at(entry->window, entry->address);
+    return chunk != NULL && chunk->idle == entry->ticket ? chunk : NULL;
+}
+
 static void expire(const struct idle *entry, struct vmml_fd_list *fds)
 {
     struct vmml_window *window = entry->window;
-    struct vmml_chunk *chunk = vmml_window_chunk_at(window, entry->address);
+    struct vmml_chunk *chunk = chunk_of(entry);
 
-    if (window->retired || chunk == NULL || chunk->idle != entry->ticket)
+    if (chunk == NULL)
         return;
     chunk->idle = 0;
     if (chunk->state == VMML_EXPORT_LIVE &&
@@ -106,6 +118,23 @@ static bool start_thread(void)
     return error == 0;
 }
 
+/* A chunk that is registered again and again leaves an entry each time. */
+static void drop_outdated(void)
+{
+    size_t kept = 0;
+    size_t i;
+
+    for (i = 0; i < idle.count; i++) {
+        struct idle *entry = &idle.ring[(idle.first + i) & (idle.capacity - 1)];
+
+        if (chunk_of(entry) == NULL)
+            vmml_window_release(entry->window);
+        else
+            idle.ring[(idle.first + kept++) & (idle.capacity - 1)] = *entry;
+    }
+    idle.count = kept;
+}
+
 static bool grow_ring(void)
 {
     size_t capacity = idle.capacity ? 2 * idle.capacity : 64;
@@ -114,9 +143,12 @@ static bool grow_ring(void)
 
     if (idle.count < idle.capacity)
         return true;
+    drop_outdated();
+    if (idle.count < idle.capacity / 2)
+        return true;
     ring = malloc(capacity * sizeof(*ring));
     if (ring == NULL)
-        return false;
+        return idle.count < idle.capacity;
     for (i = 0; i < idle.count; i++)
         ring[i] = idle.ring[(idle.first + i) & (idle.capacity - 1)];
     free(idle.ring);
@@ -144,14 +176,15 @@ static bool push(struct vmml_window *window, struct vmml_chunk *chunk)
     return true;
 }
 
-void vmml_idle_add(struct vmml_window *window, uint64_t from, uint64_t to)
+void vmml_idle_add(struct vmml_window *window, uint64_t from, uint64_t to,
+                   bool anew)
 {
     struct vmml_chunk *chunk;
     struct vmml_fd_list fds;
 
     vmml_fd_list_init(&fds);
     while ((chunk = vmml_window_next_chunk(window, &from, to)) != NULL) {
-        if (chunk->idle != 0 || chunk->state != VMML_EXPORT_LIVE ||
+        if ((chunk->idle != 0 && !anew) || chunk->state != VMML_EXPORT_LIVE ||
             vmml_window_is_covered(window, chunk))
             continue;
         if (!push(window, chunk))

@@ -177,7 +177,8 @@ static void settle(const struct suspect *suspect, uint64_t token, bool mapped)
         chunk->state = VMML_EXPORT_LIVE;
         vmml_ledger_restore(vmml_exporter.ledger, chunk->slot, &chunk->serial);
         window->published++;
-        vmml_idle_add(window, chunk->address, chunk->address + chunk->size);
+        vmml_idle_add(window, chunk->address, chunk->address + chunk->size,
+                      false);
     }
     pthread_mutex_unlock(&vmml_exporter.lock);
     vmml_fd_list_close(&fds);

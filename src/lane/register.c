@@ -225,7 +225,7 @@ static void end_registration(vmml_uct_md_h md, vmml_uct_mem_h memh)
     vmml_window_cover(window, registration->address, registration->length, -1);
     if (!window->retired)
         vmml_idle_add(window, registration->address,
-                      registration->address + registration->length);
+                      registration->address + registration->length, true);
     end_of(window);
     free(registration);
 }
@@ -432,7 +432,7 @@ static void note_served(const struct vmml_registration *copy, uint64_t address,
         remember_verified(copy, address, end);
     /* What no registration covers (any more): nobody else would close it. */
     if (!copy->window->retired)
-        vmml_idle_add(copy->window, address, end);
+        vmml_idle_add(copy->window, address, end, false);
 }
 
 /* across: what other nodes find: `block`, or why there is none. */

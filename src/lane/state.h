@@ -121,8 +121,10 @@ void vmml_compare_range(const struct vmml_real *real, uint64_t ptr,
                         uint64_t size, uint64_t token);
 
 /* With the lock: chunks behind [from, to) that no registration covers any
- * more are to be closed soon. */
-void vmml_idle_add(struct vmml_window *window, uint64_t from, uint64_t to);
+ * more are to be closed in VMML_IDLE_SECONDS. anew: also those that wait for it
+ * already; else they keep their time. */
+void vmml_idle_add(struct vmml_window *window, uint64_t from, uint64_t to,
+                   bool anew);
 
 /* In a child of fork. */
 void vmml_idle_forget(void);

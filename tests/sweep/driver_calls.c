@@ -40,6 +40,8 @@ static const struct {
     {"cuMemImportFromShareableHandle", LIVE_HANDLES, 1},
     {"cuMemRelease", LIVE_HANDLES, -1},
     {"cuEventCreate", LIVE_EVENTS, 1},
+    {"cuStreamCreate", LIVE_EVENTS, 1}, /* counted with them */
+    {"cuStreamDestroy_v2", LIVE_EVENTS, -1},
     {"cuEventDestroy_v2", LIVE_EVENTS, -1},
     {"cuCtxPushCurrent_v2", LIVE_CONTEXTS, 1},
     {"cuCtxPopCurrent_v2", LIVE_CONTEXTS, -1},
@@ -70,6 +72,13 @@ static int enter(struct driver_call *call, const void *caller, bool *passed)
     return sweep_hit(&call->call, *passed);
 }
 
+/* What a hook makes is its caller's, but for the memory of a block. */
+static bool is_own_memory(const struct driver_call *call, const void *caller)
+{
+    return strcmp(call->name, "cuMemCreate") == 0 && sweep_in_shim(caller) &&
+           strncmp(sweep_function_at(caller), "vmml_block_create", 17) == 0;
+}
+
 long sweep_driver_call(long a, long b, long c, long d, long e, long f,
                        size_t index, const void *caller);
 
@@ -86,6 +95,8 @@ long sweep_driver_call(long a, long b, long c, long d, long e, long f,
     result = call->real(a, b, c, d, e, f);
     if (result == CUDA_SUCCESS && !passed && call->change != 0)
         sweep_live(call->what, call->change);
+    if (result == CUDA_SUCCESS && is_own_memory(call, caller))
+        sweep_live(LIVE_HANDLES, 1);
     return (long)result;
 }
 

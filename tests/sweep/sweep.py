@@ -180,6 +180,7 @@ class Runner:
                 "VMMLANE_SIM_DOMAIN": f"sweep{os.getpid()}-{number}",
                 "VMMLANE_LOG": self.options.log,
                 **WAYS[self.way][0],
+                **({"VMMLANE_SIM_FABRIC": "on"} if self.options.fabric else {}),
             }
             sides.append(pair.Side(self.wheel, self.client, shim=preload,
                                    environment=environment))
@@ -187,7 +188,8 @@ class Runner:
             plan.write("\n".join(self.most + lines) + "\n")
             plan.flush()
             return pair.run_pair(
-                *sides, "sweep", "vmm:3x2M", driver=self.options.driver,
+                *sides, "sweep",
+                "fabric:3x2M" if self.options.fabric else "vmm:3x2M", driver=self.options.driver,
                 timeout=WAIT + 20 + 5 * len(lines),
                 arguments=("--plan", plan.name, "--timeout", str(WAIT)))
 
@@ -463,6 +465,8 @@ def parse_options():
                         help="also other errors, and calls that fail for ever")
     parser.add_argument("--only", metavar="REGEX",
                         help="faults whose description matches")
+    parser.add_argument("--fabric", action="store_true",
+                        help="FABRIC memory, with a metadata block")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--log", default="warn", help="VMMLANE_LOG")
     parser.add_argument("--verbose", type=int, default=0, metavar="LINES",

@@ -459,6 +459,7 @@ void scenario_pool_many(void);
 void scenario_sleep_wake(void);
 void scenario_killed_in_flight(void);
 void scenario_many_chunks(void);
+void scenario_probes(void);
 void scenario_capture(void);
 void scenario_sweep(void);
 

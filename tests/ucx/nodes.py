@@ -99,11 +99,10 @@ def checks(options):
         Check("reback-deregistered", "fabric:16x2M"),
         Check("reback-quiet", "fabric:16x2M"),
         Check("unseen", "fabric:16x2M"),
+        Check("probes", "fabric:4096x2M"),
     ]
     if options.quick:
         both = [both[1], both[2]]
-    if options.many:
-        both = [Check("whole", "fabric:4096x2M@64M")]
     # UCX's own business, with and without the shim.
     native = [Check("whole", "whole:8M", shims)
               for shims in ((True, True), (False, False), (True, False))]
@@ -120,7 +119,7 @@ def checks(options):
                     environment={"VMMLANE_SIM_IMEX": "create"})]
     if options.quick:
         return both + [native[0], native[2], without[0], without[2], local[1]]
-    return both if options.many else both + native + without + local + denied
+    return both + native + without + local + denied
 
 
 class Nodes:
@@ -247,8 +246,6 @@ def parse_options():
     parser.add_argument("--kind")
     parser.add_argument("--quick", action="store_true",
                         help="the main ones of them")
-    parser.add_argument("--many", action="store_true",
-                        help="4,096 chunks, and nothing else")
     parser.add_argument("--timeout", type=float, default=60)
     parser.add_argument("--build", default=os.environ.get(
         "VMMLANE_UCX_BUILD", str(pair.CACHE / "ucx-client")))

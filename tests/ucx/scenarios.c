@@ -52,6 +52,7 @@ const struct scenario scenarios[] = {
     {"killed-in-flight", scenario_killed_in_flight, false},
     {"sleep-wake", scenario_sleep_wake, false},
     {"many-chunks", scenario_many_chunks, false},
+    {"probes", scenario_probes, false},
     {"capture", scenario_capture, false},
     {"pool", scenario_pool, false},
     {"pool-many", scenario_pool_many, false},

@@ -346,6 +346,33 @@ void scenario_killed_in_flight(void)
 
 /* ---- as many chunks as the limit of descriptors allows (G2) ---- */
 
+/* A window of any number of chunks, in places: all of it would be gigabytes. */
+void scenario_probes(void)
+{
+    enum { PROBES = 64, LENGTH = 3 << 20 };
+    struct outcome outcome = {.status = UCS_OK, .verdict = BYTES_OK};
+    struct remote remote = remote_alloc(opt.kind, 0);
+    struct key key = key_make_all(&remote);
+    uint64_t seed = new_seed();
+
+    for (uint64_t i = 0; i <= PROBES && outcome.verdict == BYTES_OK; i++) {
+        uint64_t at = (remote.length - LENGTH) / PROBES * i;
+
+        remote_fill(&remote, remote.offset + at, LENGTH, seed);
+        outcome = key_get(&key, key.offset + at, LENGTH, seed);
+    }
+    report_detail(&remote, "get", outcome, "probes");
+    outcome.verdict = BYTES_OK;
+    for (uint64_t i = 0; i <= PROBES && outcome.verdict == BYTES_OK; i++)
+        outcome =
+            key_put(&key, key.offset + (remote.length - LENGTH) / PROBES * i,
+                    LENGTH, new_seed());
+    report_detail(&remote, "put", outcome, "probes");
+    key_destroy(&key);
+    key_deregister(&key);
+    remote_free(&remote);
+}
+
 /* Descriptors of an exporter beside its chunks': numbers below 1,024, 64 spare
  * ones, UCX's and the driver's. */
 #define OTHER_DESCRIPTORS 2048

@@ -41,11 +41,23 @@ char *sweep_obey(const char *payload)
 
 #define SPEC "vmm:3x2M~160M"
 
+/* The same of the kind of memory that was asked for. */
+static const char *of_kind(const char *specification)
+{
+    static char text[64];
+
+    if (strncmp(opt.kind, "fabric", 6) != 0 ||
+        strncmp(specification, "vmm", 3) != 0)
+        return specification;
+    snprintf(text, sizeof(text), "fabric%s", specification + strlen("vmm"));
+    return text;
+}
+
 /* Always at one address: a mirror is kept for each window that there was. */
 static struct remote memory(const char *specification, uint64_t seed)
 {
     static CUdeviceptr base;
-    struct remote remote = remote_alloc(specification, base);
+    struct remote remote = remote_alloc(of_kind(specification), base);
 
     base = remote.base;
     remote_fill(&remote, remote.offset, remote.length, seed);

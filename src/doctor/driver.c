@@ -462,7 +462,9 @@ static void fabric(struct vmml_report *report, const char *about,
                         "no FABRIC handles; one node needs none");
     else if (can->create_fabric == 0)
         vmml_report_add(report, VMML_PASS, "driver.fabric", about, NULL,
-                        "FABRIC memory can be made");
+                        "FABRIC memory can be made. vmmlane serves it "
+                        "between nodes, which has been tried on simulated "
+                        "nodes only: it has not met such hardware");
     else
         vmml_report_add(report, VMML_NOTE, "driver.fabric", about,
                         "for several nodes an IMEX channel (nvidia-imex, "

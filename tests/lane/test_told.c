@@ -82,6 +82,7 @@ static void one_line_and_a_count(void)
     lane_log_to_file();
     lane_cuda(0);
     base = make_unshareable(3);
+    lane_md(); /* loads the stand-in */
     for (i = 0; i < THREADS; i++)
         CHECK_EQUAL(pthread_create(&threads[i], NULL, lose, &base), 0);
     for (i = 0; i < THREADS; i++)

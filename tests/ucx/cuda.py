@@ -1,6 +1,8 @@
 """Device memory by ctypes: the CUDA driver API without a CUDA package."""
 
 import ctypes
+import struct
+from pathlib import Path
 
 POSIX_FD = 1
 READ_WRITE = 3
@@ -27,6 +29,35 @@ class Access(ctypes.Structure):
     _fields_ = [("location", Location), ("flags", ctypes.c_int)]
 
 
+def symbol_offset(path, name):
+    """Of a function in an ELF file of 64 bits, by its table of symbols."""
+    data = Path(path).read_bytes()
+    headers, = struct.unpack_from("<Q", data, 0x28)
+    size, count = struct.unpack_from("<HH", data, 0x3a)
+    sections = [struct.unpack_from("<IIQQQQII", data, headers + i * size)
+                for i in range(count)]
+    for _, kind, _, _, offset, length, link, _ in sections:
+        if kind != 11:  # SHT_DYNSYM
+            continue
+        names = sections[link][4]
+        for at in range(offset, offset + length, 24):
+            text, _, _, index, value, _ = \
+                struct.unpack_from("<IBBHQQ", data, at)
+            end = data.index(b"\0", names + text)
+            if index != 0 and data[names + text:end] == name.encode():
+                return value
+    raise RuntimeError(f"{path} has no {name}")
+
+
+def loaded(library):
+    """Where a library lies, and its file."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        words = line.split()
+        if len(words) == 6 and library in words[5] and words[2] == "00000000":
+            return int(words[0].split("-")[0], 16), words[5]
+    raise RuntimeError(f"{library} is not loaded")
+
+
 class Driver:
     """libcuda.so.1, reached through dlsym as a framework reaches it."""
 
@@ -38,9 +69,21 @@ class Driver:
         self("cuCtxSetCurrent", context)
 
     def __call__(self, name, *arguments):
+        self.call(getattr(self.library, name), name, arguments)
+
+    def unseen(self, name, *arguments):
+        """Past every hook: no dlsym, no resolver of the driver."""
+        base, path = loaded("libcuda.so")
+        function = ctypes.CFUNCTYPE(ctypes.c_int)(
+            base + symbol_offset(path, name))
+        function.argtypes = None
+        self.call(function, name, arguments)
+
+    @staticmethod
+    def call(function, name, arguments):
         converted = [ctypes.c_size_t(a) if isinstance(a, int) else a
                      for a in arguments]
-        result = getattr(self.library, name)(*converted)
+        result = function(*converted)
         if result != 0:
             raise RuntimeError(f"{name}: CUresult {result}")
 
@@ -77,8 +120,9 @@ class Plain:
 class Expandable:
     """A segment as PyTorch's allocator makes it: chunks in a reservation."""
 
-    def __init__(self, driver, chunk, size):
+    def __init__(self, driver, chunk, size, unseen=False):
         self.driver = driver
+        self.mapping = driver.unseen if unseen else driver
         self.chunk = chunk
         self.handles = []
         address = ctypes.c_uint64()
@@ -96,18 +140,18 @@ class Expandable:
             handle = ctypes.c_uint64()
             self.driver("cuMemCreate", ctypes.byref(handle), self.chunk,
                         ctypes.byref(properties), 0)
-            self.driver("cuMemMap",
-                        self.base + len(self.handles) * self.chunk, self.chunk,
-                        0, handle, 0)
+            self.mapping("cuMemMap",
+                         self.base + len(self.handles) * self.chunk,
+                         self.chunk, 0, handle, 0)
             self.handles.append(handle)
         if len(self.handles) > first:
-            self.driver("cuMemSetAccess", self.base + first * self.chunk,
-                        (len(self.handles) - first) * self.chunk,
-                        ctypes.byref(access), 1)
+            self.mapping("cuMemSetAccess", self.base + first * self.chunk,
+                         (len(self.handles) - first) * self.chunk,
+                         ctypes.byref(access), 1)
 
     def empty(self):
         """What empty_cache() does: unmaps and releases every chunk."""
         for i, handle in enumerate(self.handles):
-            self.driver("cuMemUnmap", self.base + i * self.chunk, self.chunk)
+            self.mapping("cuMemUnmap", self.base + i * self.chunk, self.chunk)
             self.driver("cuMemRelease", handle)
         self.handles = []

@@ -95,8 +95,10 @@ def tensors_of(base, count, size):
 
 def memory_of(kind, driver, options):
     import cuda
-    memory = cuda.Plain if kind == "malloc" else cuda.Expandable
-    return memory(driver, options.chunk * MIB, largest(options))
+    if kind == "malloc":
+        return cuda.Plain(driver, options.chunk * MIB, largest(options))
+    return cuda.Expandable(driver, options.chunk * MIB, largest(options),
+                           options.unseen)
 
 
 def largest(options):
@@ -235,6 +237,8 @@ def start(role, own, options, log):
     for name in ("kind", "chunk", "large", "count", "small", "rounds", "reps",
                  "timeout"):
         command += [f"--{name}", str(getattr(options, name))]
+    if options.unseen and role == "exporter":
+        command.append("--unseen")
     return subprocess.Popen(command, env=environment_of(options),
                             pass_fds=[own.fileno()], stdin=subprocess.DEVNULL,
                             stdout=log, stderr=subprocess.STDOUT,
@@ -305,6 +309,8 @@ def parse_options():
     parser.add_argument("--reps", type=int, default=3)
     parser.add_argument("--timeout", type=float, default=120)
     parser.add_argument("--tls", default="cuda_copy,cuda_ipc,tcp")
+    parser.add_argument("--unseen", action="store_true",
+                        help="the exporter maps and unmaps past every hook (D6)")
     parser.add_argument("--any-lane", action="store_true",
                         help="do not demand cuda_ipc")
     parser.add_argument("--verbose", action="store_true")
@@ -320,10 +326,12 @@ def main():
         role = exporter if options.role == "exporter" else importer
         return role(channel, options)
     options.python = options.python or str(pair.ROOT / ".venv/bin/python")
-    probe = subprocess.run([options.python, "-c", "import nixl_cu13"],
-                           stdout=subprocess.DEVNULL,
-                           stderr=subprocess.DEVNULL)
-    if probe.returncode != 0:
+    probe = None
+    if Path(options.python).exists():
+        probe = subprocess.run([options.python, "-c", "import nixl_cu13"],
+                               stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL)
+    if probe is None or probe.returncode != 0:
         print("NIXL's wheel is not installed: run scripts/setup --nixl")
         return 77
     codes, (exporter_log, importer_log) = run(options)

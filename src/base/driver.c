@@ -90,7 +90,9 @@ static CUcontext retain_active(const struct vmml_real *real, CUdevice device)
 
 static void release_primary(const struct vmml_real *real, CUdevice device)
 {
-    if (real->cuDevicePrimaryCtxRelease_v2(device) != CUDA_SUCCESS)
+    /* Once more: one that is not released stays active for ever. */
+    if (real->cuDevicePrimaryCtxRelease_v2(device) != CUDA_SUCCESS &&
+        real->cuDevicePrimaryCtxRelease_v2(device) != CUDA_SUCCESS)
         vmml_debug("a primary context could not be released");
 }
 

@@ -157,7 +157,7 @@ static int read_at(const struct reading *reading,
 static int check_again(const struct reading *reading,
                        const struct vmml_block_memory *memory)
 {
-    struct vmml_block_head head;
+    struct vmml_block_head head = {.magic = 0};
     int status = read_at(reading, memory, 0, &head, sizeof(head));
 
     if (status != 0)
@@ -386,7 +386,7 @@ static bool enter(struct remote *remote, struct remote_window *window,
 static bool is_unchanged(struct reading *reading,
                          const struct remote_window *window)
 {
-    struct vmml_block_head head;
+    struct vmml_block_head head = {.magic = 0};
 
     reading->expected.order = window->order;
     return window->current && window->memory.address != 0 &&

@@ -30,9 +30,13 @@ void vmml_block_close(const struct vmml_real *real,
 
     if (memory->address == 0)
         return;
+    /* Each once more: what is not given back now is never. */
     result = real->cuMemUnmap(memory->address, memory->size);
+    if (result != CUDA_SUCCESS)
+        result = real->cuMemUnmap(memory->address, memory->size);
     undo(result, "cuMemUnmap");
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS &&
+        real->cuMemAddressFree(memory->address, memory->size) != CUDA_SUCCESS)
         undo(real->cuMemAddressFree(memory->address, memory->size),
              "cuMemAddressFree");
     memory->address = 0;
@@ -146,7 +150,8 @@ static CUresult copy_in_context(const struct vmml_real *real,
     if (result != CUDA_SUCCESS)
         return result;
     result = copy_on(real, memory, write, copies, count, stream);
-    undo(real->cuStreamDestroy_v2(stream), "cuStreamDestroy");
+    if (real->cuStreamDestroy_v2(stream) != CUDA_SUCCESS)
+        undo(real->cuStreamDestroy_v2(stream), "cuStreamDestroy");
     return result;
 }
 

@@ -242,7 +242,7 @@ static unsigned blocks(struct pair *pair)
 
 static void every_byte(void)
 {
-    struct pair pair;
+    struct pair pair = {.mirror = 0};
 
     start(&pair, 8);
     CHECK(pair.has_block);
@@ -263,7 +263,7 @@ static void every_byte(void)
 /* No process is asked for anything: no pidfd, no ledger of the exporter's. */
 static void only_the_fabric(void)
 {
-    struct pair pair;
+    struct pair pair = {.mirror = 0};
 
     start(&pair, 2);
     CHECK(setenv("VMMLANE_TRANSPORT", "getfd", 1) == 0);
@@ -276,7 +276,7 @@ static void only_the_fabric(void)
 
 static void growth(void)
 {
-    struct pair pair;
+    struct pair pair = {.mirror = 0};
     CUdeviceptr first;
     unsigned at;
 
@@ -305,7 +305,7 @@ static void growth(void)
 
 static void backed_anew(void)
 {
-    struct pair pair;
+    struct pair pair = {.mirror = 0};
     unsigned round;
 
     start(&pair, 8);
@@ -327,7 +327,7 @@ static void backed_anew(void)
 /* Past every hook. */
 static void unseen_unmap(void)
 {
-    struct pair pair;
+    struct pair pair = {.mirror = 0};
 
     start(&pair, 4);
     attach(&pair);
@@ -344,7 +344,7 @@ static void unseen_unmap(void)
 /* A smaller block leads to the larger one that stands for it. */
 static void larger_blocks(void)
 {
-    struct pair pair, old;
+    struct pair pair = {.mirror = 0}, old;
 
     start(&pair, 3);
     ex_run(&pair.ex, use_few, 4);
@@ -378,7 +378,7 @@ static bool is_freed(void *arg)
 
 static void last_registration_frees(void)
 {
-    struct pair pair;
+    struct pair pair = {.mirror = 0};
     uint64_t first, before;
 
     start(&pair, 4);
@@ -406,7 +406,7 @@ static void last_registration_frees(void)
 
 static void growing_packs_leave_one_block(void)
 {
-    struct pair pair;
+    struct pair pair = {.mirror = 0};
 
     start(&pair, MANY);
     CHECK_EQUAL(ex_run(&pair.ex, pack_growing, pair.memh), 1);
@@ -417,7 +417,7 @@ static void growing_packs_leave_one_block(void)
 
 static void mixed_is_local(void)
 {
-    struct pair pair;
+    struct pair pair = {.mirror = 0};
 
     start(&pair, 3);
     ex_map(&pair.ex, pair.base + 3 * CHUNK, CHUNK, 2, 1); /* POSIX_FD */
@@ -442,7 +442,7 @@ static void mixed_is_local(void)
 /* The same key on the exporter's own node. */
 static void local_importers_use_the_ledger(void)
 {
-    struct pair pair;
+    struct pair pair = {.mirror = 0};
 
     start(&pair, 4);
     pair.handle.node = vmml_node_byte();
@@ -465,7 +465,7 @@ static void exporter_failures(void)
         "cuMemSetAccess",       "cuStreamCreate",
         "cuMemcpyHtoDAsync_v2", "cuStreamSynchronize",
     };
-    struct pair pair;
+    struct pair pair = {.mirror = 0};
     uint64_t before;
     size_t i;
 
@@ -508,7 +508,7 @@ static void importer_failures(void)
         "cuMemcpyDtoHAsync_v2",
         "cuStreamSynchronize",
     };
-    struct pair pair;
+    struct pair pair = {.mirror = 0};
     unsigned nth;
     size_t i;
 
@@ -541,7 +541,7 @@ static void hostile_block(void)
     struct vmml_block_memory memory;
     CUmemFabricHandle name;
     uint64_t changed;
-    struct pair pair;
+    struct pair pair = {.mirror = 0};
     uint8_t *view;
     size_t i;
 
@@ -570,7 +570,7 @@ static void hostile_block(void)
 /* A name that leads nowhere, to memory that is no block, or to a part of it. */
 static void hostile_names(void)
 {
-    struct pair pair;
+    struct pair pair = {.mirror = 0};
     unsigned i;
 
     start(&pair, 3);
@@ -595,7 +595,7 @@ static void hostile_names(void)
 
 static void no_channel_at_the_importer(void)
 {
-    struct pair pair;
+    struct pair pair = {.mirror = 0};
 
     make_folder();
     pair.ex = ex_start();

@@ -242,9 +242,21 @@ def cases_fabric(sizes, version):
     driver only): the behaviours of groups A, B and D."""
     node = {"VMMLANE_SIM_FABRIC": "on"}
     both = ((version,) * 2, (True, True))
-    for scenario in ("whole", "windows", "growth", "reback",
-                     "reback-deregistered", "unseen", "hole", "hole-later",
-                     "neighbours", "identity", "idle"):
+    # The lane tests have the rest of the groups; `--kind` and `--scenario`.
+    for scenario in ("whole", "growth", "reback", "unseen", "identity"):
+        yield Case("fabric", scenario, "fabric:8x2M", *both, environment=node)
+    yield Case("fabric", "hole", "fabric:16x2M", *both, environment=node)
+    yield Case("fabric", "whole", "both:8x2M", *both, environment=node)
+    # A2: it can be made, and no fabric handle of it can be had.
+    yield Case("fabric-denied", "whole", "both:8x2M", *both,
+               environment={**node, "VMMLANE_SIM_IMEX": "create"})
+
+
+def cases_fabric_all(sizes, version):
+    node = {"VMMLANE_SIM_FABRIC": "on"}
+    both = ((version,) * 2, (True, True))
+    for scenario in ("windows", "reback-deregistered", "hole-later",
+                     "neighbours", "idle"):
         yield Case("fabric", scenario, "fabric:16x2M", *both, environment=node)
     yield Case("fabric", "growth-below", "fabric:8x2M+64M", *both,
                environment=node)
@@ -252,11 +264,8 @@ def cases_fabric(sizes, version):
                environment=node)
     yield Case("fabric", "mem-query", "fabric:3x2M+16M", *both,
                environment=node)
-    yield Case("fabric", "whole", "both:8x2M", *both, environment=node)
-    # A2: it can be made, and no fabric handle of it can be had.
-    for scenario in ("whole", "reback"):
-        yield Case("fabric-denied", scenario, "both:8x2M", *both,
-                   environment={**node, "VMMLANE_SIM_IMEX": "create"})
+    yield Case("fabric-denied", "reback", "both:8x2M", *both,
+               environment={**node, "VMMLANE_SIM_IMEX": "create"})
 
 
 def cases_versions(options, sizes, version):
@@ -315,6 +324,8 @@ def all_cases(options, sizes):
             yield from cases_hostile(sizes, version)
         if "fabric" in options.group and options.driver:
             yield from cases_fabric(sizes, version)
+        if "fabric-all" in options.group and options.driver:
+            yield from cases_fabric_all(sizes, version)
         if "versions" in options.group:
             yield from cases_versions(options, sizes, version)
     if options.shim and "mixed" in options.group:
@@ -604,7 +615,7 @@ def show_ratios(runs, wanted):
 
 def parse_options():
     groups = ["alone", "shim", "settings", "pools", "one-sided", "mixed",
-              "versions", "large", "hostile", "fabric"]
+              "versions", "large", "hostile", "fabric", "fabric-all"]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ucx", nargs="+", default=None, metavar="VERSION",
                         help="wheel versions (default: all unpacked)")
@@ -617,7 +628,7 @@ def parse_options():
     parser.add_argument("--scenario", nargs="+", help="only these")
     parser.add_argument("--kind", help="memory of --scenario, see memory.c")
     parser.add_argument("--group", nargs="+", choices=groups,
-                        default=groups[:-3])
+                        default=groups[:-4])
     parser.add_argument("--quick", action="store_true",
                         help="oldest and newest UCX, the main scenarios")
     parser.add_argument("--mixed", action="store_const", dest="group",

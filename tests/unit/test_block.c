@@ -92,7 +92,7 @@ static int read_it(const struct block *block, struct vmml_block_entry *entries)
 
 static void test_what_is_written_is_read(void **state)
 {
-    struct vmml_block_entry entries[COUNT];
+    struct vmml_block_entry entries[COUNT] = {{.size = 0}};
     struct block block = make();
     int i;
 

@@ -14,6 +14,7 @@
 #include "doors/real.h"
 #include "ipc/ipc.h"
 #include "mirror/mirror.h"
+#include "ucx/scope.h"
 
 static bool is_ucx(const void *caller)
 {
@@ -39,6 +40,8 @@ CUresult vmml_cuIpcOpenMemHandle_v2(const void *caller, CUdeviceptr *ptr,
         return real->cuIpcOpenMemHandle_v2(ptr, handle, flags);
     if (!vmml_conf()->share)
         return CUDA_ERROR_INVALID_VALUE;
+    if (vmml_scope != NULL && vmml_scope->kind == VMML_SCOPE_UNPACK)
+        return vmml_mirror_open_on(&ours, vmml_scope->device, ptr);
     return vmml_mirror_open(&ours, ptr);
 }
 

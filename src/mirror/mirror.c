@@ -540,23 +540,28 @@ static CUresult open_foreign(const struct vmml_handle *handle, int device,
 
 CUresult vmml_mirror_open(const struct vmml_handle *handle, CUdeviceptr *ptr)
 {
+    return vmml_mirror_open_on(handle, -1, ptr);
+}
+
+CUresult vmml_mirror_open_on(const struct vmml_handle *handle, int device,
+                             CUdeviceptr *ptr)
+{
     const struct vmml_real *real = vmml_real();
-    CUdevice device;
+    CUdevice current;
     CUresult result;
     unsigned use;
-    bool known;
 
     VMML_LOG_KEY(handle->nonce, handle->base, handle->size);
     if (real == NULL || (!vmml_conf()->strict && is_tombstone(handle)))
         return CUDA_ERROR_INVALID_VALUE;
     /* The unpack let this key through: UCX would remember a refusal here for
      * every key of the exporter. */
-    known = real->cuCtxGetDevice(&device) == CUDA_SUCCESS;
-    if (vmml_lane_is_own(handle->nonce) &&
-        prepare_own(handle, known ? device : -1))
+    if (real->cuCtxGetDevice(&current) == CUDA_SUCCESS)
+        device = current;
+    if (vmml_lane_is_own(handle->nonce) && prepare_own(handle, device))
         return open_own(handle, ptr);
     use = vmml_use_begin();
-    result = open_foreign(handle, known ? device : -1, ptr);
+    result = open_foreign(handle, device, ptr);
     vmml_use_end(use);
     return result;
 }

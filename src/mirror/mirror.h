@@ -40,6 +40,10 @@ bool vmml_mirror_prepare_key(const struct vmml_handle *handle,
  */
 CUresult vmml_mirror_open(const struct vmml_handle *handle, CUdeviceptr *ptr);
 
+/* The same; where no context is current, on `device` (-1: as above). */
+CUresult vmml_mirror_open_on(const struct vmml_handle *handle, int device,
+                             CUdeviceptr *ptr);
+
 /* cuIpcCloseMemHandle: true when `ptr` was opened by vmml_mirror_open().
  * Mirrors are kept and used again. */
 bool vmml_mirror_close(CUdeviceptr ptr);

@@ -9,6 +9,7 @@
 #include "base/driver.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/remedy.h"
 #include "stats/count.h"
 
 /* So long a thread waits for another that imports. */
@@ -321,7 +322,7 @@ bool vmml_pool_import(const struct vmml_real *real, struct vmml_peer *peer,
     if (!vmml_push_primary(real, device)) {
         VMML_LOST(NO_CONTEXT, .pid = peer->pid);
         vmml_warn_once("no primary context of device %d is active: no fast "
-                       "lane to pool memory",
+                       "lane to pool memory. Remedy: " VMML_REMEDY_CONTEXT,
                        (int)device);
         return false;
     }

@@ -82,10 +82,31 @@ int vmml_unpack_device(const struct vmml_uct *uct, uint8_t sys_device)
         return found;
     if (real->cuCtxGetDevice(&device) == CUDA_SUCCESS)
         return device;
-    found = first_active(real);
-    if (found < 0 && VMML_LOST(NO_CONTEXT_YET))
-        vmml_warn("no CUDA context when a key arrived: UCX cannot use "
-                  "cuda_ipc for this endpoint, for any kind of memory. "
-                  "Remedy: " VMML_REMEDY_CONTEXT);
-    return found;
+    return first_active(real);
+}
+
+void vmml_warn_no_context(void)
+{
+    if (VMML_LOST(NO_CONTEXT_YET))
+        vmml_warn("no CUDA context when a key arrived: UCX cannot use cuda_ipc "
+                  "for this endpoint, for any kind of memory that vmmlane does "
+                  "not serve. Remedy: " VMML_REMEDY_CONTEXT);
+}
+
+bool vmml_unpack_lacks_context(int found, CUdevice *device, bool *no_primary)
+{
+    const struct vmml_real *real = vmml_real();
+    unsigned flags;
+    int active = 0;
+
+    if (real == NULL || real->cuCtxGetDevice(device) == CUDA_SUCCESS)
+        return false;
+    *device = found;
+    if (found < 0 && real->cuDeviceGet(device, 0) != CUDA_SUCCESS)
+        return false;
+    if (real->cuDevicePrimaryCtxGetState(*device, &flags, &active) !=
+        CUDA_SUCCESS)
+        return false;
+    *no_primary = !active;
+    return true;
 }

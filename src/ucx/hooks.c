@@ -180,13 +180,26 @@ static const uint8_t *block_of(vmml_uct_component_h component,
                : NULL;
 }
 
-/* Can this key be opened? VMML_UCS_OK also for keys that are not ours. */
-static vmml_ucs_status_t prepare(const struct vmml_uct *uct,
-                                 vmml_uct_component_h component,
-                                 const void *buffer, uint8_t sys_device)
+/* How a key is to be unpacked. In registers: a hook with addressed locals could
+ * not jump to the real function, whose own callees are told apart by who called
+ * it. */
+struct prepared {
+    vmml_ucs_status_t status; /* VMML_UCS_OK also for keys that are not ours */
+    bool bare;                /* one of ours, and there is no context */
+    bool no_primary;
+    int device;
+};
+
+/* Can this key be opened? */
+static vmml_ucs_status_t look(const struct vmml_uct *uct,
+                              vmml_uct_component_h component,
+                              const void *buffer, uint8_t sys_device,
+                              struct prepared *prepared)
 {
     struct vmml_handle handle;
+    const uint8_t *block;
     int offset;
+    int device;
 
     if (vmml_in_child || !vmml_is_cuda_ipc(component))
         return VMML_UCS_OK;
@@ -195,8 +208,9 @@ static vmml_ucs_status_t prepare(const struct vmml_uct *uct,
     if (offset < 0 || (handle.flags & VMML_HANDLE_IPC)) {
         if (!vmml_handle_is_foreign(buffer, VMML_HANDLE_SCAN)) {
             /* UCX's own key: without a context its lane is lost too. */
-            if (vmml_conf()->on)
-                (void)vmml_unpack_device(uct, sys_device);
+            if (vmml_conf()->on && vmml_real() != NULL &&
+                vmml_unpack_device(uct, sys_device) < 0)
+                vmml_warn_no_context();
             return VMML_UCS_OK;
         }
         if (VMML_LOST(VERSION))
@@ -211,13 +225,65 @@ static vmml_ucs_status_t prepare(const struct vmml_uct *uct,
                   .pid = handle.pid);
         return VMML_UCS_ERR_UNREACHABLE;
     }
-    if (vmml_mirror_prepare_key(&handle,
-                                block_of(component, buffer, offset, &handle),
-                                vmml_unpack_device(uct, sys_device))) {
+    block = block_of(component, buffer, offset, &handle);
+    device = vmml_unpack_device(uct, sys_device);
+    /* UCX opens a fabric handle itself, and that needs a context. */
+    if (block == NULL)
+        prepared->bare = vmml_unpack_lacks_context(device, &prepared->device,
+                                                   &prepared->no_primary);
+    if (prepared->bare)
+        device = prepared->device;
+    if (device < 0 && vmml_real() != NULL)
+        vmml_warn_no_context();
+    if (vmml_mirror_prepare_key(&handle, block, device)) {
         vmml_debug("key of process %u: served", handle.pid);
         return VMML_UCS_OK;
     }
     return let_through(&handle) ? VMML_UCS_OK : VMML_UCS_ERR_UNREACHABLE;
+}
+
+__attribute__((noinline)) static struct prepared
+prepare(const struct vmml_uct *uct, vmml_uct_component_h component,
+        const void *buffer, uint8_t sys_device)
+{
+    struct prepared prepared = {.bare = false};
+
+    prepared.status = look(uct, component, buffer, sys_device, &prepared);
+    return prepared;
+}
+
+/* Without a context UCX is told of one while it unpacks a key of ours: to open
+ * that takes none. */
+__attribute__((noinline)) static vmml_ucs_status_t unpack_bare(
+    const struct vmml_uct *uct, vmml_uct_component_h component,
+    const void *buffer, const struct vmml_uct_rkey_unpack_params *params,
+    struct vmml_uct_rkey_bundle *bundle, bool v2, struct prepared prepared)
+{
+    struct vmml_scope scope = {
+        .kind = VMML_SCOPE_UNPACK,
+        .uct = uct,
+        .device = prepared.device,
+        .no_primary = prepared.no_primary,
+    };
+    vmml_ucs_status_t status;
+
+    vmml_scope_enter(&scope);
+    status = v2 ? uct->uct_rkey_unpack_v2(component, buffer, params, bundle)
+                : uct->uct_rkey_unpack(component, buffer, bundle);
+    vmml_scope_leave(&scope);
+    return status;
+}
+
+/* From 1.19 on the one calls the other, and may jump to it: then unpack_bare()
+ * is who called. */
+static const struct vmml_uct *uct_of(const void *caller)
+{
+    const struct vmml_scope *scope = vmml_scope;
+
+    if (scope != NULL && scope->kind == VMML_SCOPE_UNPACK &&
+        vmml_caller_class(caller) == VMML_CALLER_SHIM)
+        return scope->uct;
+    return vmml_uct(caller);
 }
 
 vmml_ucs_status_t vmml_uct_rkey_unpack(const void *caller,
@@ -226,13 +292,16 @@ vmml_ucs_status_t vmml_uct_rkey_unpack(const void *caller,
                                        struct vmml_uct_rkey_bundle *bundle)
 {
     const struct vmml_uct *uct = vmml_uct(caller);
-    vmml_ucs_status_t status;
+    struct prepared prepared;
 
     if (uct == NULL || uct->uct_rkey_unpack == NULL)
         return VMML_UCS_ERR_UNSUPPORTED;
-    status = prepare(uct, component, buffer, VMML_UCS_SYS_DEVICE_UNKNOWN);
-    if (status != VMML_UCS_OK)
-        return status;
+    prepared = prepare(uct, component, buffer, VMML_UCS_SYS_DEVICE_UNKNOWN);
+    if (prepared.status != VMML_UCS_OK)
+        return prepared.status;
+    if (prepared.bare)
+        return unpack_bare(uct, component, buffer, NULL, bundle, false,
+                           prepared);
     return uct->uct_rkey_unpack(component, buffer, bundle);
 }
 
@@ -242,18 +311,21 @@ vmml_uct_rkey_unpack_v2(const void *caller, vmml_uct_component_h component,
                         const struct vmml_uct_rkey_unpack_params *params,
                         struct vmml_uct_rkey_bundle *bundle)
 {
-    const struct vmml_uct *uct = vmml_uct(caller);
+    const struct vmml_uct *uct = uct_of(caller);
     uint8_t sys_device = VMML_UCS_SYS_DEVICE_UNKNOWN;
-    vmml_ucs_status_t status;
+    struct prepared prepared;
 
     if (uct == NULL || uct->uct_rkey_unpack_v2 == NULL)
         return VMML_UCS_ERR_UNSUPPORTED;
     if (params != NULL &&
         (params->field_mask & VMML_UCT_UNPACK_FIELD_SYS_DEVICE))
         sys_device = params->sys_device;
-    status = prepare(uct, component, buffer, sys_device);
-    if (status != VMML_UCS_OK)
-        return status;
+    prepared = prepare(uct, component, buffer, sys_device);
+    if (prepared.status != VMML_UCS_OK)
+        return prepared.status;
+    if (prepared.bare)
+        return unpack_bare(uct, component, buffer, params, bundle, true,
+                           prepared);
     return uct->uct_rkey_unpack_v2(component, buffer, params, bundle);
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What UCX is doing on this thread, for the driver hooks that it calls while
- * it does: inside a pack of a taken registration, inside a memory query, or
- * neither.
+ * it does: inside a pack of a taken registration, inside a memory query, inside
+ * the unpack of a key of ours without a context, or none of these.
  */
 #ifndef VMML_UCX_SCOPE_H
 #define VMML_UCX_SCOPE_H
@@ -13,12 +13,18 @@
 enum vmml_scope_kind {
     VMML_SCOPE_PACK,
     VMML_SCOPE_QUERY,
+    VMML_SCOPE_UNPACK,
 };
 
 struct vmml_scope {
     enum vmml_scope_kind kind;
     struct vmml_pack *pack;             /* VMML_SCOPE_PACK */
     struct vmml_range_request *request; /* VMML_SCOPE_QUERY */
+    const struct vmml_uct *uct;         /* VMML_SCOPE_UNPACK: in which */
+    CUdevice device;                    /* VMML_SCOPE_UNPACK: no context is
+                                         * current, and the key is for this */
+    bool no_primary;                    /* nor has it an active primary one */
+    unsigned pushed;                    /* contexts that there are none of */
     struct vmml_scope *outer;
 };
 

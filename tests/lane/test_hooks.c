@@ -342,6 +342,91 @@ static void a_switched_off_importer_refuses(void)
     ex_stop(&ex);
 }
 
+/* --- a key that comes before its process has a context (A9) ----------------
+ */
+
+/* What UCX asks, from 1.20.1 on. */
+static vmml_ucs_status_t
+unpack_with_context(vmml_uct_component_h of, const void *buffer,
+                    struct vmml_uct_rkey_bundle *bundle)
+{
+    CUipcMemHandle handle;
+    CUcontext context;
+    unsigned flags;
+    CUdevice device = -1;
+    CUdeviceptr mirror;
+    int active = 0;
+
+    calls++;
+    memcpy(&handle, (const uint8_t *)buffer + 4, sizeof(handle));
+    CHECK(vmml_cuCtxGetDevice(NULL, &device) != CUDA_SUCCESS);
+    CHECK_CU(vmml_cuCtxGetDevice(lane_caller(), &device));
+    CHECK_EQUAL(device, 0);
+    CHECK_CU(vmml_cuDevicePrimaryCtxGetState(NULL, 0, &flags, &active));
+    CHECK_EQUAL(active, 0);
+    CHECK_CU(
+        vmml_cuDevicePrimaryCtxGetState(lane_caller(), 0, &flags, &active));
+    CHECK_EQUAL(active, 1);
+    CHECK_CU(vmml_cuDevicePrimaryCtxRetain(lane_caller(), &context, 0));
+    CHECK(vmml_cuCtxPushCurrent_v2(NULL, context) != CUDA_SUCCESS);
+    CHECK_CU(vmml_cuCtxPushCurrent_v2(lane_caller(), context));
+    CHECK_CU(vmml_cuIpcOpenMemHandle_v2(lane_caller(), &mirror, handle, 0));
+    CHECK(sim_host_view(mirror, CHUNK) != NULL);
+    CHECK(vmml_cuCtxPopCurrent_v2(NULL, NULL) != CUDA_SUCCESS);
+    CHECK_CU(vmml_cuCtxPopCurrent_v2(lane_caller(), NULL));
+    CHECK(vmml_cuCtxPopCurrent_v2(lane_caller(), NULL) != CUDA_SUCCESS);
+    CHECK_CU(vmml_cuDevicePrimaryCtxRelease_v2(lane_caller(), 0));
+    bundle->rkey = 77;
+    return status;
+}
+
+static void a_key_before_any_context(void)
+{
+    struct exporter ex = ex_start();
+    struct vmml_uct_rkey_bundle bundle;
+    uint8_t key[KEY_SIZE];
+    CUcontext context;
+    unsigned flags;
+    CUdevice device;
+    uint64_t base;
+    int active = 1;
+
+    base = ex_reserve(&ex, WINDOW);
+    ex_map(&ex, base, CHUNK, 2, 1);
+    ex_key(&ex, base, 2 * CHUNK, key);
+    stand_in();
+    uct->unpack = unpack_with_context;
+    CHECK_CU(cuInit(0));
+    lane_log_to_file();
+    CHECK_EQUAL(
+        vmml_uct_rkey_unpack(lane_caller(), lane_md()->component, key, &bundle),
+        0);
+    CHECK_EQUAL(calls, 1);
+    /* Nothing is left of it, and no context was made. */
+    CHECK(vmml_cuCtxGetDevice(lane_caller(), &device) != CUDA_SUCCESS);
+    CHECK_CU(
+        vmml_cuDevicePrimaryCtxGetState(lane_caller(), 0, &flags, &active));
+    CHECK_EQUAL(active, 0);
+    CHECK_EQUAL(sim_call_count("cuDevicePrimaryCtxRetain"), 0);
+    CHECK_EQUAL(sim_call_count("cuDevicePrimaryCtxRelease_v2"), 0);
+    CHECK(!lane_log_has("no CUDA context"));
+    /* UCX's own key cannot be opened without one. */
+    memset(key, 0x33, sizeof(key));
+    uct->unpack = unpack;
+    CHECK_EQUAL(
+        vmml_uct_rkey_unpack(lane_caller(), lane_md()->component, key, &bundle),
+        0);
+    CHECK_EQUAL(lane_log_count("no CUDA context when a key arrived"), 1);
+    /* With a context everything is the driver's. */
+    CHECK_CU(vmml_cuDevicePrimaryCtxRetain(lane_caller(), &context, 0));
+    CHECK_CU(vmml_cuCtxPushCurrent_v2(lane_caller(), context));
+    CHECK_CU(vmml_cuCtxGetDevice(lane_caller(), &device));
+    CHECK_CU(vmml_cuCtxPopCurrent_v2(lane_caller(), &context));
+    CHECK_CU(vmml_cuDevicePrimaryCtxRelease_v2(lane_caller(), 0));
+    CHECK_EQUAL(sim_call_count("cuDevicePrimaryCtxRelease_v2"), 1);
+    ex_stop(&ex);
+}
+
 static bool is_unmapped(void *arg)
 {
     return sim_host_view(*(CUdeviceptr *)arg, CHUNK) == NULL;
@@ -594,6 +679,7 @@ int main(int argc, char **argv)
         LANE_TEST(functions_that_are_missing),
         LANE_PAIR(a_key_is_decided_before_ucx_sees_it),
         LANE_PAIR(a_switched_off_importer_refuses),
+        LANE_PAIR(a_key_before_any_context),
         LANE_PAIR(a_pointer_keeps_its_mirror),
         LANE_PAIR(a_ucx_that_can_shares_by_itself),
         LANE_PAIR(a_ucx_that_can_is_served),

@@ -209,7 +209,11 @@ void scenario_late_context(void)
     struct remote remote = filled(opt.kind, seed);
     struct key key = key_make_all(&remote);
     struct key again;
+    unsigned flags;
+    int active = 1;
 
+    CU_MUST(cuDevicePrimaryCtxGetState(opt.device, &flags, &active));
+    expect("no-context-made", !active);
     device_open(true);
     report_detail(&remote, "get",
                   key_get(&key, remote.offset, remote.length, seed),

@@ -64,8 +64,10 @@ static int vmml_log_open(const char *pattern)
         errno = ENAMETOOLONG;
         return -1;
     }
-    return open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY,
-                0666);
+    /* A FIFO that nobody reads must not hold the host up (open(2), ENXIO). */
+    return open(
+        path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK,
+        0666);
 }
 
 static void vmml_log_emit(const char *text, size_t length)

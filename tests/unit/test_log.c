@@ -321,6 +321,52 @@ static void test_file_that_cannot_be_opened(void **state)
     assert_non_null(strstr(output, "second"));
 }
 
+/* A line that waits for the FIFO's reader ends these two by SIGALRM. */
+static int log_two_lines_at_once(void)
+{
+    alarm(20);
+    return log_two_lines();
+}
+
+static int log_more_than_a_pipe_holds(void)
+{
+    alarm(20);
+    for (int i = 0; i < 2000; i++)
+        vmml_warn("line %04d %0100d", i, 0);
+    return 0;
+}
+
+static void test_fifo(void **state)
+{
+    char path[PATH_MAX];
+    ssize_t count;
+    int fd;
+
+    snprintf(path, sizeof(path), "%s/fifo", folder);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    /* Without a reader: stderr. */
+    assert_int_equal(unit_child("VMMLANE_LOG_FILE", path, log_two_lines_at_once,
+                                output, 4096),
+                     0);
+    assert_int_equal(unit_lines(output), 3);
+    assert_non_null(strstr(output, "first"));
+    assert_non_null(strstr(output, "second"));
+    /* With one that does not read: what fits, whole lines. */
+    fd = open(path, O_RDONLY | O_NONBLOCK);
+    assert_true(fd >= 0);
+    assert_int_equal(unit_child("VMMLANE_LOG_FILE", path,
+                                log_more_than_a_pipe_holds, output, 4096),
+                     0);
+    assert_string_equal(output, "");
+    count = read(fd, output, sizeof(output) - 1);
+    assert_true(count > 0);
+    output[count] = '\0';
+    assert_non_null(strstr(output, "line 0000"));
+    assert_int_equal(output[count - 1], '\n');
+    close(fd);
+    unlink(path);
+}
+
 #define LOG(level, file, ...) vmml_log_write(level, file, "f", __VA_ARGS__)
 
 static int log_topics(void)
@@ -508,6 +554,7 @@ int main(void)
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_file_name),
         cmocka_unit_test(test_file_that_cannot_be_opened),
+        cmocka_unit_test(test_fifo),
         cmocka_unit_test(test_topics),
         cmocka_unit_test(test_json),
         cmocka_unit_test(test_rate),

@@ -6,6 +6,7 @@
  */
 #include "exporter.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -133,6 +134,50 @@ static uint64_t pack_growing(uint64_t memh)
         CHECK(told->pack.has_block);
     }
     return vmml_block_count();
+}
+
+/* Four threads pack, each with a registration of its own that comes and goes,
+ * while a fifth backs the last chunk anew. */
+static void *pack_for_long(void *arg)
+{
+    struct vmml_pack key;
+    vmml_uct_mem_h memh;
+    unsigned i;
+
+    for (i = 0; i < 100; i++) {
+        memh = lane_reg_in(lane_standin("standin_mnnvl_md"), told->address,
+                           told->length);
+        CHECK(vmml_lane_begin_pack(lane_standin("standin_mnnvl_md"), memh,
+                                   (void *)(uintptr_t)told->address,
+                                   told->length - i % 3 * CHUNK, &key));
+        vmml_lane_deregister(lane_standin("standin_mnnvl_md"), memh);
+    }
+    return NULL;
+}
+
+static void *back_for_long(void *arg)
+{
+    uint64_t last = told->address + told->length - CHUNK;
+    unsigned i;
+
+    for (i = 0; i < 100; i++) {
+        CHECK_CU(lane_unmap(last, CHUNK));
+        lane_map_as(last, CHUNK, 1, &fabric_only);
+    }
+    return NULL;
+}
+
+static uint64_t pack_beside_each_other(uint64_t unused)
+{
+    pthread_t threads[5];
+    unsigned i;
+
+    for (i = 0; i < 5; i++)
+        CHECK(pthread_create(&threads[i], NULL,
+                             i < 4 ? pack_for_long : back_for_long, NULL) == 0);
+    for (i = 0; i < 5; i++)
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    return 0;
 }
 
 static uint64_t written(uint64_t unused)
@@ -415,6 +460,27 @@ static void growing_packs_leave_one_block(void)
     stop(&pair);
 }
 
+static bool is_one(void *arg)
+{
+    return blocks(arg) == 1;
+}
+
+static void packs_beside_each_other(void)
+{
+    struct pair pair = {.mirror = 0};
+
+    start(&pair, 6);
+    ex_run(&pair.ex, pack_beside_each_other, 0);
+    /* The first registration is still there. */
+    CHECK(lane_wait(is_one, &pair));
+    register_range(&pair, 0, 6 * CHUNK);
+    pack_range(&pair, 0, 6 * CHUNK);
+    CHECK(pair.has_block);
+    attach(&pair);
+    expect(&pair, 0, 6 * CHUNK, 1);
+    stop(&pair);
+}
+
 static void mixed_is_local(void)
 {
     struct pair pair = {.mirror = 0};
@@ -623,6 +689,7 @@ int main(int argc, char **argv)
         LANE_TEST(larger_blocks),
         LANE_TEST(last_registration_frees),
         LANE_TEST(growing_packs_leave_one_block),
+        LANE_TEST(packs_beside_each_other),
         LANE_TEST(mixed_is_local),
         LANE_PAIR(local_importers_use_the_ledger),
         LANE_TEST(exporter_failures),

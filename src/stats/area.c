@@ -28,6 +28,7 @@ atomic_bool vmml_stats_started;
 
 static atomic_flag starting = ATOMIC_FLAG_INIT;
 static int file_fd = -1;
+static struct stat file_status; /* of file_fd */
 
 /* Allocated as a whole, so that no store can be answered by SIGBUS. Who opens
  * it by /proc/PID/fd gets no more than the mode allows. */
@@ -85,7 +86,7 @@ static int open_file(struct vmml_stats_file **file)
     fd = vmml_fd_raise(fd);
     if (fd < 0)
         return fd;
-    status = map_file(fd, file);
+    status = fstat(fd, &file_status) == 0 ? map_file(fd, file) : -errno;
     if (status != 0) {
         vmml_fd_close(fd);
         return status;
@@ -148,10 +149,17 @@ void vmml_stats_start_now(void)
     errno = saved;
 }
 
+/* The application may have closed the descriptor, and have got its number for
+ * a file of its own. */
 void vmml_stats_fork_child(void)
 {
+    struct stat status;
+
     atomic_store(&vmml_stats, &vmml_stats_private);
-    vmml_fd_close(file_fd);
+    if (file_fd >= 0 && fstat(file_fd, &status) == 0 &&
+        status.st_dev == file_status.st_dev &&
+        status.st_ino == file_status.st_ino)
+        vmml_fd_close(file_fd);
     file_fd = -1;
 }
 

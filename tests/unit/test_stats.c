@@ -248,12 +248,34 @@ static void test_fork(void **state)
     assert_true(find_file() >= 0);
 }
 
+/* The application closed it, and has another file under its number. */
+static void test_foreign_descriptor(void **state)
+{
+    int fd = find_file(), status = 0;
+    int null = open("/dev/null", O_RDONLY);
+    pid_t child;
+
+    (void)state;
+    assert_true(fd >= 0 && null >= 0);
+    assert_int_equal(dup2(null, fd), fd);
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        _exit(fcntl(fd, F_GETFD) < 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_start),   cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_lost),    cmocka_unit_test(test_reasons),
-        cmocka_unit_test(test_mirrors), cmocka_unit_test(test_fork),
+        cmocka_unit_test(test_start),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_reasons),
+        cmocka_unit_test(test_mirrors),
+        cmocka_unit_test(test_fork),
+        cmocka_unit_test(test_foreign_descriptor),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

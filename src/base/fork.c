@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <time.h>
 
 #include "create/create.h"
 #include "lane/exporter.h"
@@ -19,14 +20,62 @@ static atomic_bool watched;
 /* Does the fork that this thread is in hold the locks? */
 static __thread bool holds_locks __attribute__((tls_model("initial-exec")));
 
+/* Threads that hold a descriptor of no table; of them this one. Who is to be
+ * one waits at the gate while a fork is under way. */
+static atomic_int holders;
+static __thread int own_holds __attribute__((tls_model("initial-exec")));
+static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+
+void vmml_fork_note(void)
+{
+    atomic_fetch_add(&holders, 1);
+    own_holds++;
+}
+
+void vmml_fork_hold(void)
+{
+    pthread_mutex_lock(&gate);
+    vmml_fork_note();
+    pthread_mutex_unlock(&gate);
+}
+
+void vmml_fork_release(void)
+{
+    own_holds--;
+    atomic_fetch_sub(&holders, 1);
+}
+
+static bool is_quiet(void)
+{
+    return atomic_load(&holders) == own_holds;
+}
+
+/* Takes the locks. One that is noted meanwhile is waited for too. */
+static void lock_when_quiet(void)
+{
+    const struct timespec pause = {.tv_nsec = 1000000};
+    int waited = 0;
+
+    for (;;) {
+        for (; !is_quiet() && waited < VMML_FORK_WAIT_MS; waited++)
+            nanosleep(&pause, NULL);
+        vmml_lane_fork_lock();
+        vmml_mirror_fork_lock();
+        if (is_quiet() || waited >= VMML_FORK_WAIT_MS)
+            return;
+        vmml_mirror_fork_unlock();
+        vmml_lane_fork_unlock();
+    }
+}
+
 /* Locks are short: none is held over a driver call, so this waits for no
  * driver. The state that the child sees is then whole. */
 static void before_fork(void)
 {
     if (!atomic_load(&watched))
         return;
-    vmml_lane_fork_lock();
-    vmml_mirror_fork_lock();
+    pthread_mutex_lock(&gate);
+    lock_when_quiet();
     holds_locks = true;
 }
 
@@ -37,6 +86,7 @@ static void after_fork_parent(void)
     holds_locks = false;
     vmml_mirror_fork_unlock();
     vmml_lane_fork_unlock();
+    pthread_mutex_unlock(&gate);
 }
 
 static void after_fork_child(void)
@@ -51,6 +101,8 @@ static void after_fork_child(void)
         return;
     holds_locks = false;
     vmml_in_child = true;
+    pthread_mutex_init(&gate, NULL);
+    atomic_store(&holders, own_holds);
     vmml_mirror_fork_child();
     vmml_lane_fork_child();
     vmml_range_forget();

@@ -16,4 +16,17 @@ extern bool vmml_in_child;
  * of times. Returns 0 or an errno of pthread_atfork(3). */
 int vmml_fork_watch(void);
 
+/*
+ * Between these two a descriptor may be open that no table knows, so that a
+ * child would keep it, and the memory behind it: a fork waits for the end, at
+ * most VMML_FORK_WAIT_MS. The caller of the first holds no lock of the shim.
+ */
+void vmml_fork_hold(void);
+void vmml_fork_release(void);
+#define VMML_FORK_WAIT_MS 200
+
+/* As vmml_fork_hold(), by a thread that keeps a fork out by a lock until it
+ * has called this. Waits for nothing. */
+void vmml_fork_note(void);
+
 #endif

@@ -58,6 +58,8 @@ void vmml_fd_list_add(struct vmml_fd_list *list, int fd)
         vmml_fd_close(fd);
         return;
     }
+    if (list->count == 0)
+        vmml_fork_note();
     list->fds[list->count++] = fd;
 }
 
@@ -67,6 +69,8 @@ void vmml_fd_list_close(struct vmml_fd_list *list)
 
     for (i = 0; i < list->count; i++)
         vmml_fd_close(list->fds[i]);
+    if (list->count > 0)
+        vmml_fork_release();
     if (list->fds != list->inline_fds)
         free(list->fds);
     vmml_fd_list_init(list);

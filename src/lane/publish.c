@@ -12,6 +12,7 @@
 
 #include "base/driver.h"
 #include "base/fd.h"
+#include "base/fork.h"
 #include "base/log.h"
 #include "stats/count.h"
 
@@ -365,10 +366,14 @@ static enum vmml_reason try_publish(const struct vmml_real *real,
         return VMML_REASON_WINDOW;
     /* Other chunks there are stale, or this mapping is by now. */
     vmml_compare_range(real, mapping->base, mapping->size, 0);
+    vmml_fork_hold();
     reason = export_chunk(real, window, mapping->base, &means);
-    if (reason == VMML_REASON_HOLE)
-        return VMML_REASON_NONE; /* unmapped since: look again */
-    return reason == VMML_REASON_NONE ? enter(window, mapping, &means) : reason;
+    if (reason == VMML_REASON_NONE)
+        reason = enter(window, mapping, &means);
+    else if (reason == VMML_REASON_HOLE)
+        reason = VMML_REASON_NONE; /* unmapped since: look again */
+    vmml_fork_release();
+    return reason;
 }
 
 /*

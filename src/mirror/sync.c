@@ -12,6 +12,7 @@
 
 #include "base/driver.h"
 #include "base/fd.h"
+#include "base/fork.h"
 #include "base/log.h"
 #include "base/remedy.h"
 #include "stats/count.h"
@@ -400,9 +401,14 @@ static bool import_chunk(const struct vmml_real *real,
                          const struct vmml_chunk_view *chunk,
                          CUmemGenericAllocationHandle *handle, bool *dead)
 {
-    return chunk->kind == VMML_CHUNK_FABRIC
-               ? import_fabric(real, mirror, chunk, handle, dead)
-               : import_fd(real, mirror, chunk, handle, dead);
+    bool done;
+
+    if (chunk->kind == VMML_CHUNK_FABRIC)
+        return import_fabric(real, mirror, chunk, handle, dead);
+    vmml_fork_hold();
+    done = import_fd(real, mirror, chunk, handle, dead);
+    vmml_fork_release();
+    return done;
 }
 
 static void add_mapped(struct vmml_mirror *mirror,

@@ -676,3 +676,67 @@ void lane_on_thread(void (*run)(void *arg), void *arg)
     CHECK_EQUAL(pthread_create(&thread, NULL, run_job, &job), 0);
     CHECK_EQUAL(pthread_join(thread, NULL), 0);
 }
+
+/* --- a fork while a descriptor is open ------------------------------------ */
+
+static pthread_t forker;
+static const char *fork_after;
+
+/* The simulated driver's own begin at 2048. */
+static int device_descriptors(void)
+{
+    char path[64], target[128];
+    int count = 0;
+    int fd;
+
+    for (fd = 0; fd < 2048; fd++) {
+        ssize_t length;
+
+        snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+        length = readlink(path, target, sizeof(target) - 1);
+        if (length < 0)
+            continue;
+        target[length] = '\0';
+        count += strstr(target, "memfd:vmmlane-sim") != NULL;
+    }
+    return count;
+}
+
+static void *fork_and_count(void *arg)
+{
+    pid_t pid = fork();
+    int status;
+
+    (void)arg;
+    if (pid == 0)
+        _exit(device_descriptors());
+    CHECK(pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status));
+    return (void *)(intptr_t)WEXITSTATUS(status);
+}
+
+static void fork_at(const struct lane_call *call, void *arg)
+{
+    (void)arg;
+    if (!call->after || fork_after == NULL ||
+        strcmp(call->name, fork_after) != 0)
+        return;
+    fork_after = NULL;
+    CHECK(pthread_create(&forker, NULL, fork_and_count, NULL) == 0);
+    usleep(50000); /* so long a fork that does not wait has time */
+}
+
+void lane_fork_after(const char *name)
+{
+    fork_after = name;
+    lane_watch(fork_at, NULL);
+}
+
+int lane_fork_inherited(void)
+{
+    void *count;
+
+    CHECK(fork_after == NULL);
+    lane_watch(NULL, NULL);
+    CHECK(pthread_join(forker, &count) == 0);
+    return (int)(intptr_t)count;
+}

@@ -189,6 +189,13 @@ typedef void (*lane_at_fn)(const struct lane_call *call, void *arg);
 void lane_watch(lane_at_fn at, void *arg);
 void lane_refuse_unmap(bool refuse);
 
+/* Another thread forks at the first call of this name that has returned; the
+ * call goes on meanwhile. */
+void lane_fork_after(const char *name);
+/* How many descriptors of device memory, but for the driver's own, that child
+ * had. */
+int lane_fork_inherited(void);
+
 /* Run it on another thread and wait for its end. */
 void lane_on_thread(void (*run)(void *arg), void *arg);
 

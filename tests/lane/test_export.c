@@ -893,6 +893,22 @@ static void reservation_replaced_unseen(void)
     CHECK_EQUAL(lane_fd_count(), fds);
 }
 
+/* A descriptor that no table has yet, and a child that nobody could tell of. */
+static void a_fork_while_a_chunk_is_exported(void)
+{
+    vmml_uct_mem_h memh;
+    uint64_t base;
+
+    lane_cuda(0);
+    base = served_window(1, &memh);
+    lane_map(base + CHUNK, CHUNK, 1);
+    memh = lane_reg(base + CHUNK, CHUNK);
+    lane_fork_after("cuMemExportToShareableHandle");
+    CHECK_EQUAL(pack(memh, base + CHUNK, CHUNK), VMML_REASON_NONE);
+    CHECK_EQUAL(lane_fork_inherited(), 0);
+    CHECK_EQUAL(published(base, MANY * CHUNK), 2);
+}
+
 /* --- registrations that end ----------------------------------------------- */
 
 static bool is_empty(void *arg)
@@ -1294,6 +1310,7 @@ int main(int argc, char **argv)
         LANE_TEST(unseen_unmap_is_found_by_registration),
         LANE_TEST(freed_reservation_is_retired),
         LANE_TEST(reservation_replaced_unseen),
+        LANE_TEST(a_fork_while_a_chunk_is_exported),
         LANE_TEST(last_deregistration_makes_idle),
         LANE_TEST(each_deregistration_begins_anew),
         LANE_TEST(registration_in_time_keeps_chunks),

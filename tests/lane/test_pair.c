@@ -1405,6 +1405,18 @@ static void the_importer_forks_while_others_work(void)
 
 /* --- who is there --------------------------------------------------------- */
 
+static void the_importer_forks_while_it_imports(void)
+{
+    struct pair pair;
+
+    start(&pair, 2);
+    lane_fork_after("cuMemImportFromShareableHandle");
+    attach(&pair);
+    CHECK_EQUAL(lane_fork_inherited(), 0);
+    expect(&pair, 0, 2 * CHUNK, 1);
+    ex_stop(&pair.ex);
+}
+
 /* Handles as another process could write them. */
 static void hostile_handles(void)
 {
@@ -1546,6 +1558,7 @@ int main(int argc, char **argv)
         LANE_PAIR(the_exporter_forks),
         LANE_PAIR(the_importer_forks),
         LANE_PAIR(the_importer_forks_while_others_work),
+        LANE_PAIR(the_importer_forks_while_it_imports),
         LANE_PAIR(hostile_handles),
         LANE_PAIR(the_ledger_number_is_something_else),
         LANE_PAIR(churn_under_copies),

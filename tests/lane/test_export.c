@@ -752,6 +752,25 @@ static void unmap_over_two_reservations(void)
     CHECK(is_published(base + 8 * CHUNK, 8 * CHUNK, base + 10 * CHUNK));
 }
 
+/* Whatever the driver makes of it: what it unmapped is revoked, the rest is
+ * served. */
+static void unmap_over_holes(void)
+{
+    vmml_uct_mem_h memh;
+    uint64_t base;
+    unsigned i;
+
+    lane_cuda(0);
+    base = served_window(8, &memh);
+    CHECK_CU(lane_unmap(base + 2 * CHUNK, CHUNK));
+    CHECK_CU(lane_unmap(base + 5 * CHUNK, 2 * CHUNK));
+    (void)lane_unmap(base, 8 * CHUNK);
+    (void)lane_unmap(base + CHUNK, CHUNK / 2);
+    for (i = 0; i < 8; i++)
+        CHECK_EQUAL(is_published(base, MANY * CHUNK, base + i * CHUNK),
+                    sim_host_view(base + i * CHUNK, CHUNK) != NULL);
+}
+
 static uint64_t serial_at(uint64_t base, uint64_t address)
 {
     size_t count = lane_published(base, MANY * CHUNK, chunks, MANY);
@@ -1306,6 +1325,7 @@ int main(int argc, char **argv)
         LANE_TEST(a_failed_query_is_tried_again),
         LANE_TEST(unmap_revokes_what_it_covers),
         LANE_TEST(unmap_over_two_reservations),
+        LANE_TEST(unmap_over_holes),
         LANE_TEST(refused_unmap_is_served_anew),
         LANE_TEST(unseen_unmap_is_found_by_registration),
         LANE_TEST(freed_reservation_is_retired),

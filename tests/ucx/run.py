@@ -123,6 +123,7 @@ def scenario_list(sizes):
         ("windows", holey), ("interior", main), ("tensors", main),
         ("growth", holey), ("growth-below", sizes.below),
         ("reback", holey), ("reback-deregistered", holey),
+        ("reback-deregistered", "none:8x2M"),
         ("reback-quiet", main), ("unseen", holey),
         ("hole", holey), ("hole-later", holey),
         ("neighbours", holey), ("identity", main), ("aliases", holey),

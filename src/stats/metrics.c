@@ -137,8 +137,11 @@ static int write_file(bool up)
 
     output.text.at = output.piece;
     snprintf(path, sizeof(path), "%s.tmp", file_path);
-    output.fd =
-        open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, 0644);
+    /* No link of another user's is followed, and no FIFO waited for. */
+    output.fd = open(path,
+                     O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY |
+                         O_NOFOLLOW | O_NONBLOCK,
+                     0644);
     if (output.fd < 0)
         return errno;
     put_all(&output, up);

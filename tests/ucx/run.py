@@ -304,7 +304,29 @@ def cases_mixed(sizes, versions):
                    (True, True), tls="cuda_copy,cuda_ipc,posix")
 
 
+# Left to the other wheels where --share is given: what differs between builds
+# of UCX is in them. Pairs of (group, scenarios), no scenarios being all.
+SHARED = {"1.18.1", "1.19.0", "1.21.0"}
+LEFT = {"no-rcache": (), "fence-ep_based": (), "pool-as-cuda": (),
+        "pool-default": (), "share-off-uncached": (), "vmm-local": (),
+        "local-memh": (), "peer-errors": (),
+        "reloc": ("growth", "reback-quiet"), "shim": ("flipped", "old-key")}
+
+
+def is_left(case):
+    """Does another wheel stand for it?"""
+    if case.versions[0] not in SHARED or case.group not in LEFT:
+        return False
+    return not LEFT[case.group] or case.scenario in LEFT[case.group]
+
+
 def all_cases(options, sizes):
+    for case in every_case(options, sizes):
+        if not (options.share and is_left(case)):
+            yield case
+
+
+def every_case(options, sizes):
     for version in options.ucx:
         if "alone" in options.group and options.scenario:
             yield from cases_asked(options, sizes, version)
@@ -637,6 +659,9 @@ def parse_options():
                         default=groups[:-4])
     parser.add_argument("--quick", action="store_true",
                         help="oldest and newest UCX, the main scenarios")
+    parser.add_argument("--share", action="store_true",
+                        help="fewer settings on 1.18.1, 1.19 and 1.21, unless "
+                             "VMML_TEST_EVERY is 1")
     parser.add_argument("--mixed", action="store_const", dest="group",
                         const=["mixed"], help="only pairs of two versions")
     parser.add_argument("--sizes", choices=["simulated", "real"])
@@ -668,6 +693,8 @@ def prepare(options):
         raise pair.SetupError("no NVIDIA driver here; give --driver DIR")
     if options.shim:
         options.shim = Path(options.shim).resolve(strict=True)
+    if os.environ.get("VMML_TEST_EVERY") == "1":
+        options.share = False
     options.other = {}
     for word in options.other_shim:
         name, path = word.split("=", 1)

@@ -90,9 +90,10 @@ static CUcontext retain_active(const struct vmml_real *real, CUdevice device)
 
 static void release_primary(const struct vmml_real *real, CUdevice device)
 {
-    /* Once more: one that is not released stays active for ever. */
-    if (real->cuDevicePrimaryCtxRelease_v2(device) != CUDA_SUCCESS &&
-        real->cuDevicePrimaryCtxRelease_v2(device) != CUDA_SUCCESS)
+    /* Not once more: it may give an error of an earlier launch (driver
+     * documentation) and have released it, and the next would be the
+     * application's own. */
+    if (real->cuDevicePrimaryCtxRelease_v2(device) != CUDA_SUCCESS)
         vmml_debug("a primary context could not be released");
 }
 

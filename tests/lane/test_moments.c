@@ -658,6 +658,73 @@ static void reentered(void)
     CHECK(reentries > DEEDS * STATES);
 }
 
+/* ---- the driver goes first ---- */
+
+/* At an exit the driver may be torn down before those who use it: each call of
+ * it says so from now on. */
+static void tear_down_driver(void)
+{
+    static const char *const names[] = {
+        "cuCtxGetDevice",
+        "cuCtxPopCurrent_v2",
+        "cuCtxPushCurrent_v2",
+        "cuEventDestroy_v2",
+        "cuEventRecord",
+        "cuMemAddressFree",
+        "cuMemAddressReserve",
+        "cuMemCreate",
+        "cuMemExportToShareableHandle",
+        "cuMemGetAccess",
+        "cuMemGetAddressRange_v2",
+        "cuMemGetAllocationPropertiesFromHandle",
+        "cuMemImportFromShareableHandle",
+        "cuMemMap",
+        "cuMemRelease",
+        "cuMemRetainAllocationHandle",
+        "cuMemSetAccess",
+        "cuMemUnmap",
+        "cuMemcpyDtoDAsync_v2",
+        "cuPointerGetAttribute",
+        "cuStreamSynchronize",
+        "cuStreamWaitEvent",
+        "cuThreadExchangeStreamCaptureMode",
+    };
+    size_t i;
+
+    for (i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        CHECK_EQUAL(sim_fail(names[i], 1, CUDA_ERROR_DEINITIALIZED, 1), 0);
+}
+
+/* Everything ends all the same: no crash, no hang, no copy. */
+static void driver_is_torn_down(void)
+{
+    uint8_t key[KEY_SIZE];
+    CUdeviceptr mirror;
+
+    begin();
+    set_up(CURRENT);
+    mirror = open_mirror();
+    copy_one(mirror, STEADY, 2, true);
+    CHECK(vmml_mirror_hand_out(mirror, 1));
+    tear_down_driver();
+    CHECK_EQUAL(lane_unmap(at_chunk(CHANGED), CHUNK), CUDA_ERROR_DEINITIALIZED);
+    CHECK(!is_published(CHANGED));
+    usleep(400000); /* the watcher's turn */
+    CHECK(im_post(im_buffer(), mirror, CHUNK) != CUDA_SUCCESS);
+    (void)lane_pack(run.memhs[1], run.base, CHUNKS * CHUNK, key);
+    (void)prepare();
+    (void)vmml_mirror_hand_out(mirror, 2);
+    vmml_mirror_take_back(2);
+    vmml_mirror_take_back(1);
+    CHECK(im_close(mirror));
+    while (run.memh_count > 0)
+        lane_dereg(run.memhs[--run.memh_count]);
+    CHECK_EQUAL(vmml_cuMemAddressFree(NULL, run.base, WINDOW),
+                CUDA_ERROR_DEINITIALIZED);
+    usleep(400000);
+    exit(0);
+}
+
 /* ---- the exporter is killed ---- */
 
 struct death {
@@ -765,6 +832,7 @@ int main(int argc, char **argv)
     static const struct lane_test tests[] = {
         LANE_PAIR(all_pairs),
         LANE_PAIR(reentered),
+        LANE_PAIR(driver_is_torn_down),
         LANE_PAIR(killed_at_every_moment),
     };
 

@@ -52,7 +52,8 @@ static void check(const struct vmml_handle *handle)
         again.base != handle->base || again.size != handle->size ||
         again.pid != handle->pid || again.pid_ns != handle->pid_ns ||
         again.ledger_fd != handle->ledger_fd ||
-        again.reason != handle->reason || again.node != handle->node ||
+        again.reason != handle->reason || again.flags != handle->flags ||
+        again.node != handle->node ||
         memcmp(again.nonce, handle->nonce, VMML_NONCE_SIZE) != 0)
         abort();
 }

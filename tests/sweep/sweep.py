@@ -163,10 +163,15 @@ class Runner:
         self.client = pair.build_client(self.wheel, options.build)
         self.numbers = itertools.count()
         self.most = []  # lines of a plan
+        self.start = None
+
+    def begin(self):
+        """The runs with a failure begin; what was before has no limit."""
+        self.start = time.monotonic()
 
     def is_late(self):
         return self.options.seconds is not None and \
-            time.monotonic() > self.options.start + self.options.seconds
+            time.monotonic() > self.start + self.options.seconds / len(WAYS)
 
     def run(self, lines, rule=None, side=None):
         """Runs a plan in a new pair of processes."""
@@ -459,7 +464,7 @@ def parse_options():
     parser.add_argument("--share", type=int, metavar="N",
                         help="N runs of each version, chosen by --seed")
     parser.add_argument("--seconds", type=float, metavar="N",
-                        help="begin no more runs after N seconds")
+                        help="begin no more runs after N seconds of runs")
     parser.add_argument("--seed", type=int, default=4)
     parser.add_argument("--everything", action="store_true",
                         help="also other errors, and calls that fail for ever")
@@ -494,6 +499,7 @@ def sweep_version(options, version, way, share):
     warm = [f for f in faults if not f.cold]
     print(f"UCX {version} {way}: {len(warm)} runs in warm processes, "
           f"{len(faults) - len(warm)} from the start of one", flush=True)
+    runner.begin()
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         tasks = [pool.submit(run_batch, runner, warm[i:i + BATCH], held)
                  for i in range(0, len(warm), BATCH)]

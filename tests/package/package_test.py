@@ -110,7 +110,8 @@ def installed(path):
         by_python = ('import subprocess, sys, vmmlane;'
                      'env = vmmlane.environment({"LD_PRELOAD": "libm.so.6",'
                      ' "PATH": "/usr/bin:/bin"}, log="debug");'
-                     'print(env["LD_PRELOAD"], env["VMMLANE_LOG"]);'
+                     'print(env["LD_PRELOAD"], env["VMMLANE_LOG"],'
+                     ' flush=True);'
                      'sys.exit(subprocess.run(sys.argv[1:], env=env)'
                      '.returncode)')
         result = run([python, '-c', by_python, *maps])

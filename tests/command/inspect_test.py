@@ -26,9 +26,11 @@ class Sleeper:
             ['sh', '-c', 'echo there; exec cat'], stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, env=environment(**settings))
         self.process.stdout.readline()
-        # From sh to cat: the second exec of the shim's.
-        while os.readlink(f'/proc/{self.process.pid}/exe').endswith('sh'):
-            pass
+        # From sh to cat: the second exec of the shim's. Only when it answers
+        # is all loaded that is preloaded.
+        self.process.stdin.write(b'there\n')
+        self.process.stdin.flush()
+        self.process.stdout.readline()
 
     def __enter__(self):
         return self.process.pid

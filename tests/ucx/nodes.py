@@ -234,9 +234,7 @@ def run_version(options, version):
             for problem in problems:
                 print(f"     {problem}")
             if problems or options.verbose:
-                for role, log in zip(("exporter", "importer"), outcome.logs):
-                    for line in log.splitlines()[-14:]:
-                        print(f"     {role}| {line}")
+                pair.show_logs(outcome, last=14)
             failed += bool(problems)
     return failed
 

@@ -349,6 +349,14 @@ def run_pair(exporter, importer, scenario, kind, *, driver=None, timeout=60,
                    time.monotonic() - start)
 
 
+def show_logs(outcome, last=None):
+    """Prints what both sides said: all, or the `last` lines of each."""
+    for role, log in zip(("exporter", "importer"), outcome.logs):
+        lines = log.splitlines()
+        for line in lines if last is None else lines[-last:]:
+            print(f"     {role}| {line}")
+
+
 def hooks_installed(log):
     """Number of CUDA functions that UCX's own interposer has hooked."""
     found = re.findall(r"cuda memory hooks mode (\w+): installed (\d+) "

@@ -607,12 +607,7 @@ def show(case, outcome, problems, options):
         if line.startswith("state "):
             print(f"     {line}", flush=True)
     if problems or options.verbose:
-        for role, log in zip(("exporter", "importer"), outcome.logs):
-            lines = log.splitlines()
-            if not options.verbose:
-                lines = lines[-25:]
-            for line in lines:
-                print(f"     {role}| {line}")
+        pair.show_logs(outcome, last=None if options.verbose else 25)
 
 
 def show_ratios(runs, wanted):

@@ -14,10 +14,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
-
-#ifndef F_SEAL_FUTURE_WRITE
-#define F_SEAL_FUTURE_WRITE 0x0010 /* Linux 5.1 */
-#endif
+#include "base/memfd.h"
 
 /* Parts of the file are allocated in steps of this many bytes. */
 #define GROWTH_STEP 65536ul
@@ -131,25 +128,7 @@ static int make_nonce(uint8_t nonce[VMML_NONCE_SIZE])
 /* Allocate bytes [offset, offset + length) of the file. */
 static int allocate(struct vmml_ledger *ledger, size_t offset, size_t length)
 {
-    int status;
-
-    do {
-        status = fallocate(ledger->write_fd, 0, (off_t)offset, (off_t)length);
-    } while (status != 0 && errno == EINTR);
-    return status == 0 ? 0 : -errno;
-}
-
-/* Before Linux 5.1 there is no FUTURE_WRITE; the file's mode and the read-only
- * descriptor then are all that keeps others from writing. */
-static int seal(int fd)
-{
-    int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-
-    if (fcntl(fd, F_ADD_SEALS, seals | F_SEAL_FUTURE_WRITE) == 0)
-        return 0;
-    if (errno == EINVAL && fcntl(fd, F_ADD_SEALS, seals) == 0)
-        return 0;
-    return -errno;
+    return vmml_memfd_allocate(ledger->write_fd, offset, length);
 }
 
 static int open_read_only(int write_fd)
@@ -184,7 +163,7 @@ static int make_file(struct vmml_ledger *ledger)
     if (map == MAP_FAILED)
         return -errno;
     ledger->map = map;
-    status = seal(ledger->write_fd);
+    status = vmml_memfd_seal(ledger->write_fd);
     if (status != 0)
         return status;
     ledger->read_fd = open_read_only(ledger->write_fd);

@@ -17,12 +17,9 @@
 #include "base/fd.h"
 #include "base/fork.h"
 #include "base/log.h"
+#include "base/memfd.h"
 #include "stats/count.h"
 #include "stats/metrics.h"
-
-#ifndef F_SEAL_FUTURE_WRITE
-#define F_SEAL_FUTURE_WRITE 0x0010 /* Linux 5.1 */
-#endif
 
 atomic_bool vmml_stats_started;
 
@@ -34,26 +31,10 @@ static struct stat file_status; /* of file_fd */
  * it by /proc/PID/fd gets no more than the mode allows. */
 static int make_file(int fd)
 {
-    int status;
-
     if (fchmod(fd, 0400) != 0 ||
         ftruncate(fd, sizeof(struct vmml_stats_file)) != 0)
         return -errno;
-    do {
-        status = fallocate(fd, 0, 0, sizeof(struct vmml_stats_file));
-    } while (status != 0 && errno == EINTR);
-    return status == 0 ? 0 : -errno;
-}
-
-static int seal(int fd)
-{
-    int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-
-    if (fcntl(fd, F_ADD_SEALS, seals | F_SEAL_FUTURE_WRITE) == 0)
-        return 0;
-    if (errno == EINVAL && fcntl(fd, F_ADD_SEALS, seals) == 0)
-        return 0;
-    return -errno;
+    return vmml_memfd_allocate(fd, 0, sizeof(struct vmml_stats_file));
 }
 
 static int map_file(int fd, struct vmml_stats_file **file)
@@ -67,7 +48,7 @@ static int map_file(int fd, struct vmml_stats_file **file)
                MAP_SHARED, fd, 0);
     if (map == MAP_FAILED)
         return -errno;
-    status = seal(fd);
+    status = vmml_memfd_seal(fd);
     if (status != 0) {
         munmap(map, sizeof(struct vmml_stats_file));
         return status;

@@ -387,27 +387,57 @@ static enum vmml_reason export_failed(CUresult result)
     return VMML_REASON_DRIVER;
 }
 
-/* What is exported of an allocation, without the lock. handle: the pool, of
- * which *fd is a new descriptor; NULL where there is one. */
-static enum vmml_reason export(const struct vmml_real *real,
-                               const struct vmml_pooled *pooled,
-                               CUmemoryPool handle, int *fd,
-                               uint64_t data[VMML_POINTER_WORDS]) {
-    CUmemPoolPtrExportData pointer; CUresult result;
+static enum vmml_reason export_pool(const struct vmml_real *real,
+                                    CUmemoryPool handle, int *fd)
+{
+    CUresult result = real->cuMemPoolExportToShareableHandle(
+        fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+
+    if (result != CUDA_SUCCESS) {
+        *fd = -1;
+        return export_failed(result);
+    }
+    *fd = vmml_fd_raise(*fd);
+    return *fd < 0 ? VMML_REASON_NO_DESCRIPTOR : VMML_REASON_NONE;
+}
+
+static enum vmml_reason export_pointer(const struct vmml_real *real,
+                                       uint64_t base,
+                                       uint64_t data[VMML_POINTER_WORDS])
+{
+    CUmemPoolPtrExportData pointer;
+    CUresult result;
 
     _Static_assert(sizeof(pointer) == sizeof(uint64_t) * VMML_POINTER_WORDS,
                    "export data");
-    *fd = -1;
     /* Only an allocation's base can be exported (measured). */
-    result = real->cuMemPoolExportPointer(&pointer, pooled->base);
-    if (result != CUDA_SUCCESS) return export_failed(result);
+    result = real->cuMemPoolExportPointer(&pointer, base);
+    if (result != CUDA_SUCCESS)
+        return export_failed(result);
     memcpy(data, &pointer, sizeof(pointer));
-    if (handle == NULL) return VMML_REASON_NONE;
-    result = real->cuMemPoolExportToShareableHandle(
-        fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-    if (result != CUDA_SUCCESS){ *fd = -1; return export_failed(result);}
-*fd = vmml_fd_raise(*fd);
-return *fd < 0 ? VMML_REASON_NO_DESCRIPTOR : VMML_REASON_NONE;
+    return VMML_REASON_NONE;
+}
+
+/* Without the lock. handle: the pool, of which *fd is a new descriptor; NULL
+ * where there is one. The pool first: pointers of one that was never exported
+ * cannot be (measured). */
+static enum vmml_reason export_both(const struct vmml_real *real, uint64_t base,
+                                    CUmemoryPool handle, int *fd,
+                                    uint64_t data[VMML_POINTER_WORDS])
+{
+    enum vmml_reason reason = VMML_REASON_NONE;
+
+    *fd = -1;
+    if (handle != NULL)
+        reason = export_pool(real, handle, fd);
+    if (reason != VMML_REASON_NONE)
+        return reason;
+    reason = export_pointer(real, base, data);
+    if (reason != VMML_REASON_NONE && *fd >= 0) {
+        vmml_fd_close(*fd);
+        *fd = -1;
+    }
+    return reason;
 }
 
 static uint64_t window_size(const struct vmml_pooled *pooled)
@@ -475,7 +505,7 @@ static enum vmml_reason publish_once(const struct vmml_real *real,
     if (pooled->pool != NULL || find_pool(handle) != NULL)
         handle = NULL;
     pthread_mutex_unlock(&vmml_exporter.lock);
-    reason = export(real, pooled, handle, &fd, data);
+    reason = export_both(real, pooled->base, handle, &fd, data);
     if (reason != VMML_REASON_NONE)
         return reason;
     vmml_fd_list_init(&fds);

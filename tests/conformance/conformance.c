@@ -1670,6 +1670,8 @@ static void pool_exports(CUmemoryPool pool, CUdeviceptr ptr)
            "export of the default pool");
     expect(CUDA_ERROR_INVALID_VALUE, cuMemPoolDestroy(usual),
            "destroy of the default pool");
+    expect(CUDA_ERROR_INVALID_VALUE, cuMemPoolExportPointer(&data, ptr),
+           "export of a pointer of a pool that was not exported");
     expect(CUDA_SUCCESS,
            cuMemPoolExportToShareableHandle(&fd, pool, FD_TYPE, 0),
            "export of a POSIX_FD pool");

@@ -26,6 +26,7 @@ struct CUmemPoolHandle_st {
     uint64_t id; /* unique over processes */
     int fd;      /* names the pool; -1 where it cannot be exported */
     bool imported, is_default;
+    bool exported; /* once; only then its pointers can be */
     uint64_t threshold, used, used_high, live;
     bool destroyed;
     unsigned char access[SIM_MAX_DEVICES];
@@ -579,6 +580,7 @@ static CUresult export_fabric(void *out, CUmemoryPool handle)
         wire.device = (uint32_t)sim.config.physical[pool->dev];
         wire.fabric = SIM_WIRE_FABRIC;
         memcpy(out, &wire, sizeof(wire));
+        pool->exported |= sim_fabric_shares();
         result = CUDA_SUCCESS;
     }
     sim_unlock();
@@ -608,6 +610,7 @@ CUresult sim_cuMemPoolExportToShareableHandle(void *out, CUmemoryPool handle,
     if (pool != NULL && !pool->imported && pool->fd >= 0 &&
         (pool->props.handleTypes & type) != 0) {
         fd = fcntl(pool->fd, F_DUPFD_CLOEXEC, 0);
+        pool->exported |= fd >= 0;
     }
     sim_unlock();
     if (fd < 0) {
@@ -691,7 +694,7 @@ CUresult sim_cuMemPoolExportPointer(CUmemPoolPtrExportData *out,
     map = sim_visible_map(ptr);
     if (map != NULL && map->range->kind == SIM_KIND_POOL &&
         map->node.start == ptr && !map->range->pool->imported &&
-        map->range->pool->fd >= 0) {
+        map->range->pool->fd >= 0 && map->range->pool->exported) {
         if (map->range->pool->props.handleTypes & CU_MEM_HANDLE_TYPE_FABRIC) {
             sim_wire_fill_fabric(&wire, map->phys);
         } else {

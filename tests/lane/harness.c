@@ -159,6 +159,45 @@ bool lane_fds_become(unsigned count)
     return lane_wait(has_fds, &count);
 }
 
+/* The simulated driver's own begin here. */
+enum { SIM_FDS = 2048 };
+
+static bool noted[SIM_FDS];
+
+static bool is_open(int fd)
+{
+    return fcntl(fd, F_GETFD) >= 0;
+}
+
+void lane_fds_note(void)
+{
+    int fd;
+
+    for (fd = 0; fd < SIM_FDS; fd++)
+        noted[fd] = is_open(fd);
+}
+
+unsigned lane_fds_new(void)
+{
+    unsigned count = 0;
+    int fd;
+
+    for (fd = 0; fd < SIM_FDS; fd++)
+        count += !noted[fd] && is_open(fd);
+    return count;
+}
+
+unsigned lane_fds_inherited(void)
+{
+    pid_t pid = fork();
+    int status;
+
+    if (pid == 0)
+        _exit((int)lane_fds_new());
+    CHECK(pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status));
+    return (unsigned)WEXITSTATUS(status);
+}
+
 static int log_fd = -1;
 
 void lane_log_to_file(void)
@@ -682,14 +721,13 @@ void lane_on_thread(void (*run)(void *arg), void *arg)
 static pthread_t forker;
 static const char *fork_after;
 
-/* The simulated driver's own begin at 2048. */
 static int device_descriptors(void)
 {
     char path[64], target[128];
     int count = 0;
     int fd;
 
-    for (fd = 0; fd < 2048; fd++) {
+    for (fd = 0; fd < SIM_FDS; fd++) {
         ssize_t length;
 
         snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);

@@ -79,6 +79,12 @@ unsigned lane_fd_count(void);
 /* Are there so many, now or soon? What is revoked is closed just after. */
 bool lane_fds_become(unsigned count);
 
+/* Remember the descriptors that are open now. How many others there are, the
+ * simulated driver's own left out: here, and in a child of fork. */
+void lane_fds_note(void);
+unsigned lane_fds_new(void);
+unsigned lane_fds_inherited(void);
+
 /* Until `done(arg)` or 20 s have passed; returns whether it was. */
 bool lane_wait(bool (*done)(void *arg), void *arg);
 

@@ -319,6 +319,20 @@ static void only_the_fabric(void)
     stop(&pair);
 }
 
+/* The importer's own ledger, and what wakes its watcher. */
+static void the_importer_forks(void)
+{
+    struct pair pair = {.mirror = 0};
+
+    start(&pair, 2);
+    lane_fds_note();
+    attach(&pair);
+    CHECK_EQUAL(lane_fds_new(), 2);
+    CHECK_EQUAL(lane_fds_inherited(), 0);
+    expect(&pair, 0, 2 * CHUNK, 1);
+    stop(&pair);
+}
+
 static void growth(void)
 {
     struct pair pair = {.mirror = 0};
@@ -683,6 +697,7 @@ int main(int argc, char **argv)
     static const struct lane_test tests[] = {
         LANE_TEST(every_byte),
         LANE_TEST(only_the_fabric),
+        LANE_TEST(the_importer_forks),
         LANE_TEST(growth),
         LANE_TEST(backed_anew),
         LANE_TEST(unseen_unmap),

@@ -18,6 +18,7 @@
 #include "lane/state.h"
 #include "mirror/mirror.h"
 #include "stats/count.h"
+#include "transport/client.h"
 #include "ucx/scope.h"
 
 #define MANY 64
@@ -1252,6 +1253,26 @@ static void child_publishes_nothing(void)
     CHECK(lane_wait(is_empty, &base));
 }
 
+/* Chunks, ledger, its pipe, the socket, its spare one and a connection. */
+static void child_has_no_descriptor(void)
+{
+    unsigned patience = VMML_CLIENT_PATIENCE_MS;
+    vmml_uct_mem_h memh;
+    int client, chunk;
+
+    lane_cuda(0);
+    lane_fds_note();
+    served_window(8, &memh);
+    client = vmml_client_connect(lane_handle(key).nonce, &patience);
+    CHECK(client >= 0);
+    chunk = vmml_client_get(client, lane_handle(key).nonce, VMML_WIRE_LEDGER, 0,
+                            0, &patience);
+    CHECK(chunk >= 0 && close(chunk) == 0);
+    CHECK_EQUAL(lane_fds_new(), 8 + 4 + 3 + 1);
+    CHECK_EQUAL(lane_fds_inherited(), 1); /* `client` is this test's own */
+    close(client);
+}
+
 static bool stop;
 
 static void *churn(void *arg)
@@ -1343,6 +1364,7 @@ int main(int argc, char **argv)
         LANE_TEST(switched_off),
         LANE_TEST(stands_down_when_ucx_walks),
         LANE_TEST(child_publishes_nothing),
+        LANE_TEST(child_has_no_descriptor),
         LANE_TEST(forks_while_others_register),
     };
 

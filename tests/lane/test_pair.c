@@ -1340,9 +1340,12 @@ static void the_importer_forks(void)
     pid_t pid;
 
     start(&pair, 4);
+    lane_fds_note();
     attach(&pair);
     expect(&pair, 0, 4 * CHUNK, 1);
     CHECK_EQUAL(special_fds(), 2);
+    CHECK_EQUAL(lane_fds_new(), 3); /* and the pipe of its life */
+    CHECK_EQUAL(lane_fds_inherited(), 0);
     pid = fork();
     if (pid == 0) {
         CHECK_EQUAL(special_fds(), 0);
@@ -1350,6 +1353,23 @@ static void the_importer_forks(void)
     }
     CHECK_EQUAL(waitpid(pid, &status, 0), pid);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    expect(&pair, 0, 4 * CHUNK, 1);
+    CHECK_CU(ex_unmap(&pair.ex, pair.base, 4 * CHUNK));
+    refused(&pair, 0, CHUNK);
+    ex_stop(&pair.ex);
+}
+
+/* An exporter's socket, and the pipe that tells of its exec. */
+static void the_importer_by_socket_forks(void)
+{
+    struct pair pair;
+
+    CHECK(setenv("VMMLANE_TRANSPORT", "socket", 1) == 0);
+    start(&pair, 4);
+    lane_fds_note();
+    attach(&pair);
+    CHECK_EQUAL(lane_fds_new(), 3);
+    CHECK_EQUAL(lane_fds_inherited(), 0);
     expect(&pair, 0, 4 * CHUNK, 1);
     CHECK_CU(ex_unmap(&pair.ex, pair.base, 4 * CHUNK));
     refused(&pair, 0, CHUNK);
@@ -1557,6 +1577,7 @@ int main(int argc, char **argv)
         LANE_PAIR(all_pinned),
         LANE_PAIR(the_exporter_forks),
         LANE_PAIR(the_importer_forks),
+        LANE_TEST(the_importer_by_socket_forks),
         LANE_PAIR(the_importer_forks_while_others_work),
         LANE_PAIR(the_importer_forks_while_it_imports),
         LANE_PAIR(hostile_handles),

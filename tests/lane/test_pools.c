@@ -227,6 +227,22 @@ static void one_descriptor_for_a_pool(void)
     CHECK(lane_fds_become(fds - MANY));
 }
 
+static void a_child_has_no_pool(void)
+{
+    CUdeviceptr ptr;
+    vmml_uct_mem_h memh;
+    unsigned before;
+
+    lane_cuda(0);
+    ptr = alloc(make_pool(FD_TYPE), MIB, 1);
+    lane_fds_note();
+    lane_ledger();
+    before = lane_fds_new();
+    CHECK_EQUAL(serve(ptr, MIB, &memh), VMML_REASON_NONE);
+    CHECK_EQUAL(lane_fds_new(), before + 1);
+    CHECK_EQUAL(lane_fds_inherited(), 0);
+}
+
 static void interior_and_beyond(void)
 {
     vmml_uct_mem_h memh;
@@ -936,6 +952,7 @@ int main(int argc, char **argv)
         LANE_TEST(off_is_off),
         LANE_TEST(a_pack_answers_the_allocation),
         LANE_TEST(one_descriptor_for_a_pool),
+        LANE_TEST(a_child_has_no_pool),
         LANE_TEST(interior_and_beyond),
         LANE_TEST(refused_free_is_undone),
         LANE_TEST(unseen_free_is_found),

@@ -392,11 +392,15 @@ static void query_ranges(CUdeviceptr ptr)
                                 ptr + (size_t)i * GRANULE, GRANULE);
     }
     check(good, "GetAddressRange answers the chunk of the address, 8 times");
+    base = size = 1;
     expect(CUDA_ERROR_NOT_FOUND,
            cuMemGetAddressRange(&base, &size, ptr + 9 * GRANULE),
            "GetAddressRange on a reserved, unmapped address");
+    check(base == 0 && size == 0, "and it sets its outputs to zero");
     expect(CUDA_SUCCESS, cuMemGetAddressRange(NULL, NULL, ptr),
            "GetAddressRange without outputs");
+    expect(CUDA_SUCCESS, cuMemGetAddressRange(NULL, NULL, ptr + 9 * GRANULE),
+           "GetAddressRange without outputs of an unmapped address");
     check(attribute(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, ptr + GRANULE) ==
                   ptr &&
               attribute(CU_POINTER_ATTRIBUTE_RANGE_SIZE, ptr + GRANULE) ==
@@ -1126,7 +1130,8 @@ static void part_sharing(void)
 static void part_ipc_importer(int sock)
 {
     CUipcMemHandle handle, garbage;
-    CUdeviceptr ptr = 0, again = 0, other;
+    CUdeviceptr ptr = 0, again = 0, other, base;
+    size_t size;
 
     section = "ipc importer";
     start(0);
@@ -1148,6 +1153,8 @@ static void part_ipc_importer(int sock)
     expect(CUDA_SUCCESS, cuIpcCloseMemHandle(ptr), "close");
     check(bytes_are(ptr, 0x3c, GRANULE), "the first close ends nothing yet");
     expect(CUDA_SUCCESS, cuIpcCloseMemHandle(ptr), "second close");
+    expect(CUDA_ERROR_NOT_FOUND, cuMemGetAddressRange(&base, &size, ptr),
+           "GetAddressRange once both are closed");
     expect(CUDA_ERROR_INVALID_VALUE, cuIpcCloseMemHandle(ptr), "third close");
     memset(&garbage, 0x5a, sizeof(garbage));
     expect(

@@ -64,7 +64,7 @@ int main(void)
         check_range(fake_unnamed, ptr, chunk, CHUNK);
         check_range(fake_named, ptr, window, CHUNKS * CHUNK);
     }
-    CHECK_INT(fake_named(NULL, NULL, window + CHUNKS * CHUNK),
+    CHECK_INT(fake_named(&window, NULL, window + CHUNKS * CHUNK),
               CUDA_ERROR_NOT_FOUND);
     return 0;
 }

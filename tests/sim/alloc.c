@@ -142,30 +142,44 @@ CUresult sim_cuMemFree_v2(CUdeviceptr ptr)
     return result;
 }
 
+static bool find_range(CUdeviceptr ptr, CUdeviceptr *base, size_t *size)
+{
+    struct sim_map *map = sim_visible_map(ptr);
+
+    if (map == NULL || !sim_map_allows(map, sim_ctx_current()->dev, false)) {
+        return false;
+    }
+    /* Zero for memory on the host: measured. */
+    *base = map->range->kind == SIM_KIND_VMM &&
+                    map->phys->prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE
+                ? 0
+                : map->node.start;
+    *size = map->node.size;
+    return true;
+}
+
+/* Without outputs nothing is looked up; where nothing is found, they are set to
+ * zero: measured. */
 CUresult sim_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size,
                                      CUdeviceptr ptr)
 {
-    CUresult result = CUDA_ERROR_NOT_FOUND;
-    struct sim_map *map;
+    CUdeviceptr found_base = 0;
+    size_t found_size = 0;
+    bool found;
 
-    sim_lock();
-    map = sim_visible_map(ptr);
-    if (map != NULL && sim_map_allows(map, sim_ctx_current()->dev, false)) {
-        if (base != NULL) {
-            /* Zero for memory on the host: measured. */
-            *base = map->range->kind == SIM_KIND_VMM &&
-                            map->phys->prop.location.type !=
-                                CU_MEM_LOCATION_TYPE_DEVICE
-                        ? 0
-                        : map->node.start;
-        }
-        if (size != NULL) {
-            *size = map->node.size;
-        }
-        result = CUDA_SUCCESS;
+    if (base == NULL && size == NULL) {
+        return CUDA_SUCCESS;
     }
+    sim_lock();
+    found = find_range(ptr, &found_base, &found_size);
     sim_unlock();
-    return result;
+    if (base != NULL) {
+        *base = found_base;
+    }
+    if (size != NULL) {
+        *size = found_size;
+    }
+    return found ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
 /* ---- managed memory: readable at its own address ---- */

@@ -246,12 +246,13 @@ EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr ptr)
 {
     bool genuine = was_opened(ptr);
     CUresult result = NEXT(cuIpcCloseMemHandle)(ptr);
+    CUdeviceptr base;
 
     if (genuine) {
         note_opened(ptr, 0);
         count("cuIpcCloseMemHandle",
               result == CUDA_SUCCESS &&
-                  RAW(cuMemGetAddressRange)(NULL, NULL, ptr) != CUDA_SUCCESS);
+                  RAW(cuMemGetAddressRange)(&base, NULL, ptr) != CUDA_SUCCESS);
     }
     return result;
 }

@@ -3,14 +3,8 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <time.h>
-
-#include "create/create.h"
-#include "lane/exporter.h"
-#include "mirror/mirror.h"
-#include "order/order.h"
-#include "range/range.h"
-#include "stats/stats.h"
 
 bool vmml_in_child;
 
@@ -50,6 +44,20 @@ static bool is_quiet(void)
     return atomic_load(&holders) == own_holds;
 }
 
+static void lock_parts(void)
+{
+    for (size_t i = 0; i < vmml_fork_part_count; i++)
+        if (vmml_fork_parts[i].lock != NULL)
+            vmml_fork_parts[i].lock();
+}
+
+static void unlock_parts(void)
+{
+    for (size_t i = vmml_fork_part_count; i-- > 0;)
+        if (vmml_fork_parts[i].unlock != NULL)
+            vmml_fork_parts[i].unlock();
+}
+
 /* Takes the locks. One that is noted meanwhile is waited for too. */
 static void lock_when_quiet(void)
 {
@@ -59,12 +67,10 @@ static void lock_when_quiet(void)
     for (;;) {
         for (; !is_quiet() && waited < VMML_FORK_WAIT_MS; waited++)
             nanosleep(&pause, NULL);
-        vmml_lane_fork_lock();
-        vmml_mirror_fork_lock();
+        lock_parts();
         if (is_quiet() || waited >= VMML_FORK_WAIT_MS)
             return;
-        vmml_mirror_fork_unlock();
-        vmml_lane_fork_unlock();
+        unlock_parts();
     }
 }
 
@@ -84,8 +90,7 @@ static void after_fork_parent(void)
     if (!holds_locks)
         return;
     holds_locks = false;
-    vmml_mirror_fork_unlock();
-    vmml_lane_fork_unlock();
+    unlock_parts();
     pthread_mutex_unlock(&gate);
 }
 
@@ -103,12 +108,8 @@ static void after_fork_child(void)
     vmml_in_child = true;
     pthread_mutex_init(&gate, NULL);
     atomic_store(&holders, own_holds);
-    vmml_mirror_fork_child();
-    vmml_lane_fork_child();
-    vmml_range_forget();
-    vmml_create_forget();
-    vmml_order_forget();
-    vmml_stats_fork_child();
+    for (size_t i = 0; i < vmml_fork_part_count; i++)
+        vmml_fork_parts[i].child();
 }
 
 static int install(void)

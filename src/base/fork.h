@@ -8,9 +8,23 @@
 #define VMML_BASE_FORK_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 /* Set in a child of a process that had shim state. */
 extern bool vmml_in_child;
+
+/*
+ * The parts with state, in the order in which their locks are taken; NULL: it
+ * has none. In the child the locks are made anew, and nothing is left of what
+ * the parent shared.
+ */
+struct vmml_fork_part {
+    void (*lock)(void);
+    void (*unlock)(void);
+    void (*child)(void);
+};
+extern const struct vmml_fork_part vmml_fork_parts[];
+extern const size_t vmml_fork_part_count;
 
 /* Watch forks from now on; called by each part that makes state, any number
  * of times. Returns 0 or an errno of pthread_atfork(3). */

@@ -107,16 +107,27 @@ vmml_ucs_status_t vmml_uct_md_mkey_pack_v2(const void *caller, vmml_uct_md_h md,
     return status;
 }
 
-static struct vmml_range_request request_of(const struct vmml_uct *uct,
-                                            const void *address, size_t length)
+typedef vmml_ucs_status_t mem_query(vmml_uct_md_h md, const void *address,
+                                    size_t length, void *attr);
+
+static vmml_ucs_status_t query(const struct vmml_uct *uct, mem_query *real,
+                               vmml_uct_md_h md, const void *address,
+                               size_t length, void *attr)
 {
     /* uct_md_mem_query_v2 came with 1.22, and with it the dmabuf export over
      * each answer (uct_cuda_copy_md_detect_mem_flags). */
-    return (struct vmml_range_request){
+    struct vmml_range_request request = {
         .address = (uintptr_t)address,
         .length = length,
         .per_chunk = uct->uct_md_mem_query_v2 != NULL,
     };
+    struct vmml_scope scope = {.kind = VMML_SCOPE_QUERY, .request = &request};
+    vmml_ucs_status_t status;
+
+    vmml_scope_enter(&scope);
+    status = real(md, address, length, attr);
+    vmml_scope_leave(&scope);
+    return status;
 }
 
 vmml_ucs_status_t vmml_uct_md_mem_query(const void *caller, vmml_uct_md_h md,
@@ -124,17 +135,10 @@ vmml_ucs_status_t vmml_uct_md_mem_query(const void *caller, vmml_uct_md_h md,
                                         void *attr)
 {
     const struct vmml_uct *uct = vmml_uct(caller);
-    struct vmml_range_request request;
-    struct vmml_scope scope = {.kind = VMML_SCOPE_QUERY, .request = &request};
-    vmml_ucs_status_t status;
 
     if (uct == NULL || uct->uct_md_mem_query == NULL)
         return VMML_UCS_ERR_UNSUPPORTED;
-    request = request_of(uct, address, length);
-    vmml_scope_enter(&scope);
-    status = uct->uct_md_mem_query(md, address, length, attr);
-    vmml_scope_leave(&scope);
-    return status;
+    return query(uct, uct->uct_md_mem_query, md, address, length, attr);
 }
 
 vmml_ucs_status_t vmml_uct_md_mem_query_v2(const void *caller, vmml_uct_md_h md,
@@ -142,17 +146,10 @@ vmml_ucs_status_t vmml_uct_md_mem_query_v2(const void *caller, vmml_uct_md_h md,
                                            void *attr)
 {
     const struct vmml_uct *uct = vmml_uct(caller);
-    struct vmml_range_request request;
-    struct vmml_scope scope = {.kind = VMML_SCOPE_QUERY, .request = &request};
-    vmml_ucs_status_t status;
 
     if (uct == NULL || uct->uct_md_mem_query_v2 == NULL)
         return VMML_UCS_ERR_UNSUPPORTED;
-    request = request_of(uct, address, length);
-    vmml_scope_enter(&scope);
-    status = uct->uct_md_mem_query_v2(md, address, length, attr);
-    vmml_scope_leave(&scope);
-    return status;
+    return query(uct, uct->uct_md_mem_query_v2, md, address, length, attr);
 }
 
 /* VMMLANE_STRICT: what UCX takes for reachable it uses for copies between GPUs,
@@ -190,6 +187,24 @@ struct prepared {
     int device;
 };
 
+/* A key without a handle of ours. */
+static vmml_ucs_status_t look_at_other(const struct vmml_uct *uct,
+                                       const void *buffer, uint8_t sys_device)
+{
+    if (vmml_handle_is_foreign(buffer, VMML_HANDLE_SCAN)) {
+        if (VMML_LOST(VERSION))
+            vmml_warn("no fast lane by a key that another version of "
+                      "vmmlane made. Remedy: " VMML_REMEDY_VERSION);
+        /* The driver could make nothing of such a handle. */
+        return VMML_UCS_ERR_UNREACHABLE;
+    }
+    /* UCX's own key: without a context its lane is lost too. */
+    if (vmml_conf()->on && vmml_real() != NULL &&
+        vmml_unpack_device(uct, sys_device) < 0)
+        vmml_warn_no_context();
+    return VMML_UCS_OK;
+}
+
 /* Can this key be opened? */
 static vmml_ucs_status_t look(const struct vmml_uct *uct,
                               vmml_uct_component_h component,
@@ -205,20 +220,8 @@ static vmml_ucs_status_t look(const struct vmml_uct *uct,
         return VMML_UCS_OK;
     vmml_stats_start();
     offset = vmml_handle_find(buffer, VMML_HANDLE_SCAN, &handle);
-    if (offset < 0 || (handle.flags & VMML_HANDLE_IPC)) {
-        if (!vmml_handle_is_foreign(buffer, VMML_HANDLE_SCAN)) {
-            /* UCX's own key: without a context its lane is lost too. */
-            if (vmml_conf()->on && vmml_real() != NULL &&
-                vmml_unpack_device(uct, sys_device) < 0)
-                vmml_warn_no_context();
-            return VMML_UCS_OK;
-        }
-        if (VMML_LOST(VERSION))
-            vmml_warn("no fast lane by a key that another version of "
-                      "vmmlane made. Remedy: " VMML_REMEDY_VERSION);
-        /* The driver could make nothing of such a handle. */
-        return VMML_UCS_ERR_UNREACHABLE;
-    }
+    if (offset < 0 || (handle.flags & VMML_HANDLE_IPC))
+        return look_at_other(uct, buffer, sys_device);
     VMML_LOG_KEY(handle.nonce, handle.base, handle.size);
     if (!vmml_conf()->on || !vmml_conf()->share) {
         VMML_LOST(OFF, .address = handle.base, .length = handle.size,

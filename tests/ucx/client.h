@@ -45,14 +45,17 @@ struct options {
     int fd;      /* socket to the peer */
     int next_fd; /* "restarted": socket to the exporter's successor */
     int device;
-    int reps;         /* repetitions of a timed transfer */
-    int rounds;       /* rounds of re-backing */
-    int growth;       /* largest growth step, in chunks */
-    int descriptors;  /* what a chunk costs its exporter */
-    double timeout;   /* seconds that one wait may take */
-    const char *plan; /* of the sweep: a file */
-    bool peer_errors; /* UCP_ERR_HANDLING_MODE_PEER */
-    bool local_memh;  /* give UCX a handle for the local buffer */
+    int reps;          /* repetitions of a timed transfer */
+    int rounds;        /* rounds of re-backing */
+    int growth;        /* largest growth step, in chunks */
+    int descriptors;   /* what a chunk costs its exporter */
+    double timeout;    /* seconds that one wait may take */
+    const char *plan;  /* of the sweep: a file */
+    const char *sizes; /* bench.h: of messages, "1M,64M,all" */
+    double budget;     /* bench.h: seconds for one line of results */
+    bool tag;          /* UCP's tagged messages too */
+    bool peer_errors;  /* UCP_ERR_HANDLING_MODE_PEER */
+    bool local_memh;   /* give UCX a handle for the local buffer */
     bool verbose;
 };
 
@@ -205,6 +208,7 @@ enum command {
                      -> wrong bytes, first wrong offset */
     CMD_SWEEP,    /* payload: "arm RULE", "disarm" or "report" (tests/sweep)
                      -> payload: the report's text */
+    CMD_BENCH,    /* bench.h */
     CMD_KILL,     /* the exporter kills itself with SIGKILL */
     CMD_STATE, /* -> free bytes, descriptors, mappings, soft and hard limit of
                   descriptors, pid */
@@ -279,6 +283,9 @@ ucs_status_ptr_t transfer_post(const struct transfer *transfer, char *lane);
 ucs_status_t transfer_run(const struct transfer *transfer, char *lane);
 ucs_status_t transport_flush(ucp_ep_h ep);
 
+/* The lane's name (LANE_SIZE bytes) of a request that is under way. */
+void transport_lane(ucs_status_ptr_t request, char *lane);
+
 /* Registers device memory and packs a key. */
 ucs_status_t memory_register(CUdeviceptr address, size_t length,
                              ucp_mem_h *memh);
@@ -288,6 +295,9 @@ ucs_status_t memory_pack(ucp_mem_h memh, void **key, size_t *length);
 
 int exporter_main(void);
 int importer_main(void);
+
+/* The exporter's segment of this number. */
+struct segment *segment_of(uint64_t id);
 
 /* ---- the importer's side of a scenario ---- */
 
@@ -462,6 +472,14 @@ void scenario_many_chunks(void);
 void scenario_probes(void);
 void scenario_capture(void);
 void scenario_sweep(void);
+void scenario_bench_steady(void);
+void scenario_bench_plain(void);
+void scenario_bench_cut(void);
+void scenario_bench_open(void);
+void scenario_bench_tag(void);
+void scenario_bench_storm(void);
+void scenario_bench_register(void);
+void scenario_bench_ranges(void);
 
 /* scenarios_sweep.c: obeys a payload of CMD_SWEEP; the text is the caller's. */
 char *sweep_obey(const char *payload);

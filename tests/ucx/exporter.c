@@ -1,4 +1,5 @@
 /* The exporter: owns device memory, obeys the importer's commands. */
+#include "bench.h"
 #include "client.h"
 
 #include <signal.h>
@@ -17,7 +18,7 @@ static size_t segment_count;
 static ucp_mem_h keys[MAX_KEYS];
 static size_t key_count;
 
-static struct segment *segment_of(uint64_t id)
+struct segment *segment_of(uint64_t id)
 {
     if (id >= segment_count)
         die(EXIT_USAGE, "no segment %llu", (unsigned long long)id);
@@ -264,6 +265,8 @@ static void *obey(struct wire_header *h, const void *payload)
         copy = sweep_obey(payload);
         h->payload_length = strlen(copy);
         return copy;
+    case CMD_BENCH:
+        return bench_obey(h);
     case CMD_KILL:
         raise(SIGKILL);
         return NULL;

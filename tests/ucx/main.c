@@ -15,6 +15,8 @@ struct options opt = {
     .growth = 64,
     .descriptors = 1,
     .timeout = 60,
+    .sizes = "all",
+    .budget = 0.4,
 };
 
 enum {
@@ -31,6 +33,9 @@ enum {
     OPT_DESCRIPTORS,
     OPT_TIMEOUT,
     OPT_PLAN,
+    OPT_SIZES,
+    OPT_BUDGET,
+    OPT_TAG,
     OPT_PEER_ERRORS,
     OPT_LOCAL_MEMH,
     OPT_VERBOSE,
@@ -51,6 +56,9 @@ static const struct option options[] = {
     {"descriptors", required_argument, NULL, OPT_DESCRIPTORS},
     {"timeout", required_argument, NULL, OPT_TIMEOUT},
     {"plan", required_argument, NULL, OPT_PLAN},
+    {"sizes", required_argument, NULL, OPT_SIZES},
+    {"budget", required_argument, NULL, OPT_BUDGET},
+    {"tag", no_argument, NULL, OPT_TAG},
     {"peer-errors", no_argument, NULL, OPT_PEER_ERRORS},
     {"local-memh", no_argument, NULL, OPT_LOCAL_MEMH},
     {"verbose", no_argument, NULL, OPT_VERBOSE},
@@ -106,6 +114,15 @@ static void take(int option)
         break;
     case OPT_PLAN:
         opt.plan = optarg;
+        break;
+    case OPT_SIZES:
+        opt.sizes = optarg;
+        break;
+    case OPT_BUDGET:
+        opt.budget = atof(optarg);
+        break;
+    case OPT_TAG:
+        opt.tag = true;
         break;
     case OPT_PEER_ERRORS:
         opt.peer_errors = true;

@@ -116,7 +116,7 @@ def build_client(wheel, build_root):
     compiler = os.environ.get("CC", "cc").split()[0]
     flags = ["-std=gnu11", "-D_GNU_SOURCE", "-O2", "-g", *WARNINGS,
              "-isystem", str(cuda_include()), "-isystem", str(wheel.include)]
-    inputs = [*SOURCES, HERE / "client.h"]
+    inputs = [*SOURCES, *sorted(HERE.glob("*.h"))]
     name = f"{wheel.version}-{digest(inputs, compiler, flags)}"
     client = Path(build_root) / name / "client"
     if client.exists():

@@ -59,5 +59,13 @@ const struct scenario scenarios[] = {
     {"late-context", scenario_late_context, true},
     {"sweep", scenario_sweep, false},
     {"mem-query", scenario_memory_query, false},
+    {"bench-steady", scenario_bench_steady, false},
+    {"bench-plain", scenario_bench_plain, false},
+    {"bench-cut", scenario_bench_cut, false},
+    {"bench-open", scenario_bench_open, false},
+    {"bench-tag", scenario_bench_tag, false},
+    {"bench-storm", scenario_bench_storm, false},
+    {"bench-register", scenario_bench_register, false},
+    {"bench-ranges", scenario_bench_ranges, false},
     {NULL, NULL, false},
 };

@@ -25,7 +25,7 @@ void transport_open(void)
 {
     ucp_params_t params = {
         .field_mask = UCP_PARAM_FIELD_FEATURES,
-        .features = UCP_FEATURE_RMA,
+        .features = UCP_FEATURE_RMA | (opt.tag ? UCP_FEATURE_TAG : 0),
     };
     ucp_worker_params_t worker_params = {
         .field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
@@ -101,8 +101,8 @@ ucs_status_t transport_wait(ucs_status_ptr_t request)
     return status;
 }
 
-/* Shortens UCX's description of a request to the lane's name. */
-static void lane_of(ucs_status_ptr_t request, char *lane)
+/* Shortens UCX's description of a request. */
+void transport_lane(ucs_status_ptr_t request, char *lane)
 {
     char info[INFO_SIZE] = "";
     ucp_request_attr_t attr = {
@@ -147,7 +147,7 @@ ucs_status_ptr_t transfer_post(const struct transfer *transfer, char *lane)
         request = ucp_put_nbx(ep, local, transfer->length, transfer->remote,
                               transfer->rkey, &param);
     if (lane != NULL)
-        lane_of(request, lane);
+        transport_lane(request, lane);
     return request;
 }
 

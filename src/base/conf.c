@@ -12,11 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include "base/choices.h"
 #include "base/conf_log.h"
 #include "base/log.h"
+#include "base/spelling.h"
 
 struct vmml_settings {
     struct vmml_conf conf;
@@ -232,6 +234,25 @@ static void vmml_read_settings(struct vmml_settings *s, bool report)
         vmml_read_number("VMMLANE_LOG_RATE", s->conf.log_rate, report);
 }
 
+/* One line for each: they have nothing in common but their start. */
+static void vmml_report_misspelt(void)
+{
+    char name[VMML_SETTING_NAME_MAX];
+    const char *meant;
+
+    /* As secure_getenv(3), which has no setting then. */
+    if (environ == NULL || getauxval(AT_SECURE) != 0)
+        return;
+    for (char **entry = environ; *entry != NULL; entry++) {
+        if (!vmml_misspelt(*entry, name, &meant))
+            continue;
+        vmml_warn("%s is no setting of vmmlane, and changes nothing: %s%s",
+                  name,
+                  meant != NULL ? "the nearest one is " : "see vmmlane(7)",
+                  meant != NULL ? meant : "");
+    }
+}
+
 static const struct vmml_settings *
 vmml_settings_publish(const struct vmml_settings *own)
 {
@@ -244,6 +265,7 @@ vmml_settings_publish(const struct vmml_settings *own)
                      __ATOMIC_RELAXED);
     /* Bad values are told when the log knows its level and its file. */
     vmml_read_settings(&again, true);
+    vmml_report_misspelt();
     return own;
 }
 

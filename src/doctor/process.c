@@ -9,6 +9,7 @@
 
 #include "base/choices.h"
 #include "base/remedy.h"
+#include "base/spelling.h"
 #include "command/settings.h"
 #include "doctor/gates.h"
 #include "mirror/pidfd.h"
@@ -102,12 +103,35 @@ static bool is_switch_word(const struct vmml_setting *setting,
     return false;
 }
 
+/* True: none. */
+static bool no_misspelt(struct vmml_report *report,
+                        const struct vmml_subject *subject)
+{
+    const char *at = subject->environment, *meant;
+    const char *end = at + subject->environment_size;
+    char name[VMML_SETTING_NAME_MAX], remedy[96];
+    bool good = true;
+
+    for (; at != NULL && at < end; at += strlen(at) + 1) {
+        if (!vmml_misspelt(at, name, &meant))
+            continue;
+        good = false;
+        snprintf(remedy, sizeof(remedy), "%s%s",
+                 meant != NULL ? "perhaps " : "vmmlane(7) has the list",
+                 meant != NULL ? meant : "");
+        vmml_report_add(
+            report, VMML_WARN, "settings.values", subject->about, remedy,
+            "%s is no setting of vmmlane, and changes nothing", name);
+    }
+    return good;
+}
+
 static void values(struct vmml_report *report,
                    const struct vmml_subject *subject)
 {
     const struct vmml_setting *setting = vmml_settings_list;
     char words[256], remedy[320];
-    bool good = true;
+    bool good = no_misspelt(report, subject);
 
     for (; setting->variable != NULL; setting++) {
         const char *value = vmml_subject_env(subject, setting->variable);

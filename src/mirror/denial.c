@@ -245,10 +245,13 @@ void vmml_denial_warn(const struct vmml_denial *denial)
     int error = decisive(denial);
 
     switch (error) {
-    case 0:
-        WARN_LOST(denial, TRANSPORT,
-                  "VMMLANE_TRANSPORT has "
-                  "neither getfd nor socket");
+    case 0: /* no call was made */
+        if (is_first(denial, VMML_CAUSE_TRANSPORT))
+            vmml_warn("no fast lane to process %u for its 0x%lx+0x%lx: "
+                      "VMMLANE_TRANSPORT has neither getfd nor socket. "
+                      "Remedy: unset VMMLANE_TRANSPORT",
+                      denial->pid, (unsigned long)denial->base,
+                      (unsigned long)denial->size);
         break;
     case ESRCH:
     case EBADF:

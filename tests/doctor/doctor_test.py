@@ -419,6 +419,15 @@ def wrong_settings(bench):
 
 
 @case
+def misspelt_setting(bench):
+    bench.ask(VMMLANE_TRANPORT='socket').demand(
+        'settings.values', 'warn',
+        'VMMLANE_TRANPORT is no setting of vmmlane',
+        'perhaps VMMLANE_TRANSPORT',
+        status=0)
+
+
+@case
 def preload_names_nothing(bench):
     bench.ask(LD_PRELOAD='/nowhere/libvmmlane.so').demand(
         'settings.preload', 'fail', 'No such file',

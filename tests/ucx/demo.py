@@ -13,14 +13,14 @@ import pair
 
 # What the table calls it, scenario, memory specification (memory.c).
 SIMULATED = [
-    ("cuMemAlloc, 64 MiB", "whole", "malloc:64M"),
+    ("cudaMalloc, 64 MiB", "whole", "malloc:64M"),
     ("VMM, 1 chunk of 64 MiB", "whole", "first:64M"),
     ("VMM, 26 chunks of 2 MiB", "whole", "vmm:26x2M"),
     ("VMM, 26 chunks of 4 and 2 MiB", "whole", "vmm:26x4M/2M"),
     ("  parts and chunk borders of it", "windows", "vmm:8x4M/2M"),
 ]
 REAL = [
-    ("cuMemAlloc, 512 MiB", "whole", "malloc:512M"),
+    ("cudaMalloc, 512 MiB", "whole", "malloc:512M"),
     ("VMM, 1 chunk of 512 MiB", "whole", "first:512M"),
     ("VMM, 26 chunks of 20 MiB", "whole", "vmm:26x20M@512M"),
     ("VMM, 48 chunks of 20 and 2 MiB", "whole", "vmm:48x20M/2M"),
@@ -145,7 +145,8 @@ def main():
         print(f"demo: {error}")
         return 1
     print("\nRight (n): each byte of n transfers was compared. "
-          "Emulation: UCX copies through\nhost memory and its socket lane.")
+          "Emulation: UCX copies through\nhost memory and its socket lane. "
+          "Failed: UCX refuses the key or the transfer.")
     if not all(served):
         print("demo: with vmmlane not every row ran over cuda_ipc with right "
               "bytes.")

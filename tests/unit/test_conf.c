@@ -176,6 +176,70 @@ static void test_bad_values(void **state)
     assert_warning("VMMLANE_LOG", "loud", read_level, VMML_LOG_WARN, levels);
 }
 
+static void test_misspelt(void **state)
+{
+    static const struct {
+        const char *variable;
+        const char *meant; /* NULL: none is near */
+    } names[] = {
+        {"VMMLANE_TRANPORT", "VMMLANE_TRANSPORT"},
+        {"VMMLANE_TRASNPORT", "VMMLANE_TRANSPORT"},
+        {"VMMLANE_STRCIT", "VMMLANE_STRICT"},
+        {"VMMLANE_STAT", "VMMLANE_STATS"},
+        {"VMMLANE_LOGFILE", "VMMLANE_LOG_FILE"},
+        {"VMMLANE_LOG_FROMAT", "VMMLANE_LOG_FORMAT"},
+        {"VMMLANE_ICP", "VMMLANE_IPC"},
+        {"VMMLANE_LOG_LEVEL", "VMMLANE_LOG"},
+        {"VMMLANE_METRICS", "VMMLANE_METRICS_FILE"},
+        {"VMMLANE_NO_CHILDREN", "VMMLANE_CHILDREN"},
+        {"VMMLANE_RANGES", "VMMLANE_RANGE"},
+        {"VMMLANE_", NULL},
+        {"VMMLANE_FROBNICATE", NULL},
+        {"VMMLANE_A_NAME_THAT_IS_LONGER_THAN_ANY_THAT_SOMEBODY_WOULD_GIVE_IT",
+         NULL},
+    };
+    /* Of the scripts, the simulated driver, Kubernetes; and no prefix. */
+    static const char *const others[] = {
+        "VMMLANE_CACHE",
+        "VMMLANE_VENV",
+        "VMMLANE_CUDA_INCLUDE",
+        "VMMLANE_SIM_VRAM_MB",
+        "VMMLANE_PORT",
+        "VMMLANE_UCX_BUILD",
+        "VMMLANE_SERVICE_HOST",
+        "VMMLANE_DOCS_PORT_80_TCP_ADDR",
+        "VMMLANEX",
+        "XVMMLANE_STRICTS",
+    };
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        char *name = strndup(names[i].variable, 63);
+        char meant[64];
+
+        snprintf(meant, sizeof(meant), "%s\n",
+                 names[i].meant != NULL ? names[i].meant : "");
+        assert_int_equal(
+            unit_child(names[i].variable, "on", check_defaults, output, 4096),
+            1);
+        assert_int_equal(unit_lines(output), 1);
+        assert_non_null(strstr(output, name));
+        if (names[i].meant != NULL)
+            assert_string_equal(strrchr(output, ' ') + 1, meant);
+        else
+            assert_non_null(strstr(output, "see vmmlane(7)"));
+        free(name);
+        /* An empty value is none. */
+        assert_int_equal(
+            unit_child(names[i].variable, "", check_defaults, output, 4096), 1);
+        assert_string_equal(output, "");
+    }
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        assert_int_equal(
+            unit_child(others[i], "on", check_defaults, output, 4096), 1);
+        assert_string_equal(output, "");
+    }
+}
+
 static void test_callers(void **state)
 {
     char text[2000];
@@ -259,6 +323,7 @@ int main(void)
         cmocka_unit_test(test_defaults),   cmocka_unit_test(test_spellings),
         cmocka_unit_test(test_bad_values), cmocka_unit_test(test_callers),
         cmocka_unit_test(test_transport),  cmocka_unit_test(test_lazy),
+        cmocka_unit_test(test_misspelt),
     };
 
     for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++)

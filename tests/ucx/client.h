@@ -371,6 +371,9 @@ void remote_grow(struct remote *remote, uint64_t count, bool below);
 struct remote remote_alias(const struct remote *remote, uint64_t chunk);
 void remote_alias_inside(struct remote *remote, uint64_t chunk);
 
+/* What the exporter holds. */
+struct state remote_state(void);
+
 /* Compares the exporter's memory; false on a wrong byte. */
 bool remote_check(const struct remote *remote, uint64_t offset, uint64_t length,
                   uint64_t seed);
@@ -466,6 +469,7 @@ void scenario_tail(void);
 void scenario_late_context(void);
 void scenario_pool(void);
 void scenario_pool_many(void);
+void scenario_native(void);
 void scenario_sleep_wake(void);
 void scenario_killed_in_flight(void);
 void scenario_many_chunks(void);

@@ -39,30 +39,51 @@ class SetupError(Exception):
 
 
 class Wheel:
-    """An unpacked libucx wheel: CACHE/ucx/VERSION."""
+    """An unpacked build of UCX: CACHE/ucx/VERSION[-FLAVOUR], a libucx wheel or
+    a NIXL wheel, which has UCX inside."""
 
     def __init__(self, version):
         self.version = version
         self.root = CACHE / "ucx" / version
-        self.lib = self.root / "libucx" / "lib"
-        self.include = self.root / "libucx" / "include"
-        if not (self.lib / "libucp.so.0").exists():
-            raise SetupError(f"no UCX {version} in {self.root}: "
-                             "run scripts/setup --ucx")
+        nixl = sorted(self.root.glob("nixl_cu*.libs"))
+        self.lib = nixl[0] if nixl else self.root / "libucx" / "lib"
+        # NIXL's wheels have no headers of UCX: those of the newest UCX that has.
+        self.include = (Wheel(wheel_versions()[-1]).root if nixl else
+                        self.root) / "libucx" / "include"
+        self.linked = [self.library(name)
+                       for name in ("ucp", "uct", "ucs", "ucm")]
+
+    def library(self, name):
+        """The file; in NIXL's wheels its name and soname hold a hash."""
+        for pattern in (f"lib{name}.so.0", f"lib{name}-*.so.0.0.0"):
+            for path in self.lib.glob(pattern):
+                return path
+        raise SetupError(f"no UCX {self.version} in {self.root}: "
+                         "run scripts/setup --ucx or --matrix")
 
     @property
     def number(self):
-        return tuple(int(part) for part in self.version.split("."))
+        return version_number(self.version)[:3]
 
     @property
     def libraries(self):
-        # libucm_cuda stays away, silently, without the cudart beside it.
-        return [self.lib, *sorted(self.root.glob("libucx_cu*.libs"))]
+        # libucm_cuda stays away, silently, without a cudart: the one beside
+        # it, or where there is none that of the headers.
+        own = sorted(self.root.glob("libucx_cu*.libs"))
+        return [self.lib, *(own or [cuda_include().parent / "lib"])]
+
+
+def version_number(version):
+    """1.18.0.post1-cu12: (1, 18, 0, 1)."""
+    return tuple(int(n) for n in
+                 re.findall(r"\d+", version.split("-", 1)[0]))
 
 
 def wheel_versions():
-    found = [path.name for path in (CACHE / "ucx").glob("*.*.*")]
-    return sorted(found, key=lambda v: [int(n) for n in v.split(".")])
+    """Those that the tests run on; the matrix knows more, by a flavour."""
+    found = [path.name for path in (CACHE / "ucx").glob("*.*.*")
+             if "-" not in path.name]
+    return sorted(found, key=version_number)
 
 
 # ---- the client ----
@@ -131,8 +152,7 @@ def build_client(wheel, build_root):
         stub = driver_stub(build, objects, compiler)
         # Lazily bound, as UCX itself is: a driver may lack what no test calls.
         call([compiler, *objects, "-o", build / "client", "-Wl,-z,lazy",
-              f"-L{wheel.lib}", "-lucp", "-luct", "-lucs", "-lucm", stub,
-              "-Wl,--allow-shlib-undefined"])
+              *wheel.linked, stub, "-Wl,--allow-shlib-undefined"])
         (build / "client").rename(client)
     return client
 

@@ -56,6 +56,7 @@ const struct scenario scenarios[] = {
     {"capture", scenario_capture, false},
     {"pool", scenario_pool, false},
     {"pool-many", scenario_pool_many, false},
+    {"native", scenario_native, false},
     {"late-context", scenario_late_context, true},
     {"sweep", scenario_sweep, false},
     {"mem-query", scenario_memory_query, false},

@@ -21,7 +21,7 @@ struct both {
     struct state there;
 };
 
-static struct state remote_state(void)
+struct state remote_state(void)
 {
     struct wire_header h = {.command = 0};
     struct state state;

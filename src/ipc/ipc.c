@@ -148,6 +148,7 @@ static void release_window(struct vmml_window *window)
 static enum vmml_reason publish_all(const struct vmml_real *real,
                                     struct vmml_window *window)
 {
+    static uint32_t made;
     enum vmml_reason reason;
     uint64_t changes, hole;
 
@@ -159,19 +160,28 @@ static enum vmml_reason publish_all(const struct vmml_real *real,
     pthread_mutex_lock(&vmml_exporter.lock);
     if (window->retired)
         reason = VMML_REASON_WINDOW;
-    else if (reason == VMML_REASON_NONE)
+    if (reason == VMML_REASON_NONE) {
         window->ipc_changes = changes;
+        window->ipc_made = ++made;
+    }
     pthread_mutex_unlock(&vmml_exporter.lock);
     return reason;
 }
 
-/* The chunk at `ptr` alone: an unmap that no hook saw shows at least here. */
+/* The chunk at `ptr` alone: an unmap that no hook saw shows at least here.
+ * *changed: it did. */
 static enum vmml_reason publish_one(const struct vmml_real *real,
-                                    struct vmml_window *window, uint64_t ptr)
+                                    struct vmml_window *window, uint64_t ptr,
+                                    bool *changed)
 {
+    enum vmml_reason reason;
     uint64_t hole;
 
-    return vmml_publish(real, window, ptr, ptr + 1, &hole);
+    reason = vmml_publish(real, window, ptr, ptr + 1, &hole);
+    pthread_mutex_lock(&vmml_exporter.lock);
+    *changed = window->ipc_changes != window->changes;
+    pthread_mutex_unlock(&vmml_exporter.lock);
+    return reason;
 }
 
 static void put32(char *at, uint64_t value)
@@ -199,7 +209,7 @@ static void encode(const struct vmml_window *window, CUdeviceptr ptr,
     vmml_handle_set_ipc(pack.handle);
     memcpy(handle->reserved, pack.handle, sizeof(pack.handle));
     put32(handle->reserved + AT_OFFSET, (ptr - window->base) / VMML_GRANULE);
-    put32(handle->reserved + AT_CHANGES, window->ipc_changes);
+    put32(handle->reserved + AT_CHANGES, window->ipc_made);
     pthread_mutex_unlock(&vmml_exporter.lock);
 }
 
@@ -207,9 +217,9 @@ static bool get(const struct vmml_real *real, CUipcMemHandle *handle,
                 CUdeviceptr ptr)
 {
     struct vmml_window *window;
-    enum vmml_reason reason;
+    enum vmml_reason reason = VMML_REASON_NONE;
     struct range range;
-    bool published;
+    bool published, changed;
 
     if (!find_reservation(real, ptr, &range) || !is_base(real, ptr, &range) ||
         !find_device(real, ptr, &range))
@@ -217,8 +227,11 @@ static bool get(const struct vmml_real *real, CUipcMemHandle *handle,
     window = hold_window(&range, &published);
     if (window == NULL)
         return false;
-    reason =
-        published ? publish_one(real, window, ptr) : publish_all(real, window);
+    changed = !published;
+    if (published)
+        reason = publish_one(real, window, ptr, &changed);
+    if (reason == VMML_REASON_NONE && changed)
+        reason = publish_all(real, window);
     if (reason == VMML_REASON_NONE)
         encode(window, ptr, handle);
     else

@@ -69,6 +69,8 @@ struct vmml_window {
     struct vmml_block *block; /* fabric/export.c; or NULL */
     bool ipc; /* ipc/ gave out handles: all of it counts as covered */
     uint64_t ipc_changes; /* `changes` when all of it was published last */
+    uint32_t ipc_made;    /* and the number of that in this process: it makes
+                           * the bytes of a handle others than all before */
     struct vmml_granule *granules;
     struct vmml_chunk *chunks;
     uint32_t chunk_capacity;

@@ -231,6 +231,39 @@ static void growth_changes_the_bytes(void)
     ex_stop(&pair.ex);
 }
 
+/* Other memory at the place has other bytes, however it came there: who
+ * remembers what it opened must not take the old for it. */
+static void other_memory_has_other_bytes(void)
+{
+    struct pair pair;
+    CUipcMemHandle fresh;
+    CUdeviceptr ptr;
+    unsigned round;
+
+    opt_in();
+    start(&pair, 4);
+    CHECK_CU(close_here(pair.ptr));
+    for (round = 2; round < 6; round++) {
+        if (round % 2 == 0) {
+            CHECK_CU(ex_unmap(&pair.ex, pair.base, 4 * CHUNK));
+            ex_free_address(&pair.ex, pair.base, WINDOW);
+            ex_reserve_at(&pair.ex, pair.base, WINDOW);
+            ex_map(&pair.ex, pair.base, CHUNK, 4, round);
+        } else {
+            CHECK_CU(ex_unmap_unseen(&pair.ex, pair.base, 4 * CHUNK));
+            ex_map_unseen(&pair.ex, pair.base, CHUNK, 4, round);
+        }
+        CHECK_CU(handle_of(&pair.ex, pair.base, &fresh));
+        CHECK(memcmp(&fresh, &pair.handle, sizeof(fresh)) != 0);
+        CHECK_CU(open_here(&fresh, &ptr));
+        CHECK(holds(ptr, pair.base, CHUNK, round));
+        CHECK(holds(ptr + 3 * CHUNK, pair.base + 3 * CHUNK, CHUNK, round));
+        CHECK_CU(close_here(ptr));
+        pair.handle = fresh;
+    }
+    ex_stop(&pair.ex);
+}
+
 /* The reservation's first part may have nothing mapped. */
 static void hole_at_the_base(void)
 {
@@ -346,6 +379,7 @@ int main(int argc, char **argv)
         LANE_TEST(other_memory_is_the_drivers),
         LANE_PAIR(bytes_of_a_window),
         LANE_PAIR(growth_changes_the_bytes),
+        LANE_PAIR(other_memory_has_other_bytes),
         LANE_PAIR(hole_at_the_base),
         LANE_PAIR(unmapped_while_it_is_open),
         LANE_PAIR(ends_of_the_exporter),

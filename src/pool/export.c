@@ -505,9 +505,12 @@ static enum vmml_reason publish_once(const struct vmml_real *real,
     if (pooled->pool != NULL || find_pool(handle) != NULL)
         handle = NULL;
     pthread_mutex_unlock(&vmml_exporter.lock);
+    vmml_fork_hold();
     reason = export_both(real, pooled->base, handle, &fd, data);
-    if (reason != VMML_REASON_NONE)
+    if (reason != VMML_REASON_NONE) {
+        vmml_fork_release();
         return reason;
+    }
     vmml_fd_list_init(&fds);
     pthread_mutex_lock(&vmml_exporter.lock);
     if (pooled->state == STATE_NEW)
@@ -517,6 +520,7 @@ static enum vmml_reason publish_once(const struct vmml_real *real,
     *again = pooled->state == STATE_NEW && pooled->pool == NULL && fd < 0;
     pthread_mutex_unlock(&vmml_exporter.lock);
     vmml_fd_list_close(&fds);
+    vmml_fork_release();
     return reason;
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/driver.h"
 #include "base/fd.h"
+#include "base/fork.h"
 #include "base/log.h"
 #include "base/remedy.h"
 #include "stats/count.h"
@@ -126,9 +127,9 @@ static void drop_pool_if_empty(const struct vmml_real *real, struct pool *pool)
 
 /* The descriptor is believed only while the chunk is live afterwards: its
  * number may be another file's by now. */
-static bool import_handle(const struct vmml_real *real, struct vmml_peer *peer,
-                          const struct vmml_chunk_view *chunk,
-                          CUmemoryPool *handle, bool *dead)
+static bool import_fd(const struct vmml_real *real, struct vmml_peer *peer,
+                      const struct vmml_chunk_view *chunk, CUmemoryPool *handle,
+                      bool *dead)
 {
     int fd = vmml_peer_get_chunk(peer, chunk);
     CUresult result;
@@ -156,6 +157,18 @@ static bool import_handle(const struct vmml_real *real, struct vmml_peer *peer,
                    "of process %u: no fast lane",
                    (int)result, peer->pid);
     return false;
+}
+
+static bool import_handle(const struct vmml_real *real, struct vmml_peer *peer,
+                          const struct vmml_chunk_view *chunk,
+                          CUmemoryPool *handle, bool *dead)
+{
+    bool done;
+
+    vmml_fork_hold();
+    done = import_fd(real, peer, chunk, handle, dead);
+    vmml_fork_release();
+    return done;
 }
 
 static struct pool *get_pool(const struct vmml_real *real,

@@ -644,6 +644,18 @@ WATCHED(cuMemAddressFree, (CUdeviceptr ptr, size_t size), (ptr, size))
 WATCHED(cuMemcpyDtoDAsync_v2,
         (CUdeviceptr dst, CUdeviceptr src, size_t length, CUstream stream),
         (dst, src, length, stream))
+WATCHED(cuMemFreeAsync, (CUdeviceptr ptr, CUstream stream), (ptr, stream))
+WATCHED(cuMemPoolDestroy, (CUmemoryPool pool), (pool))
+WATCHED(cuMemPoolExportToShareableHandle,
+        (void *out, CUmemoryPool pool, CUmemAllocationHandleType type,
+         unsigned long long flags),
+        (out, pool, type, flags))
+WATCHED(cuMemPoolExportPointer, (CUmemPoolPtrExportData * out, CUdeviceptr ptr),
+        (out, ptr))
+WATCHED(cuMemPoolImportFromShareableHandle,
+        (CUmemoryPool * pool, void *handle, CUmemAllocationHandleType type,
+         unsigned long long flags),
+        (pool, handle, type, flags))
 
 static CUresult CUDAAPI watched_cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
@@ -677,6 +689,13 @@ static void replace_functions(void)
     real->cuMemSetAccess = watched_cuMemSetAccess;
     real->cuMemAddressFree = watched_cuMemAddressFree;
     real->cuMemcpyDtoDAsync_v2 = watched_cuMemcpyDtoDAsync_v2;
+    real->cuMemFreeAsync = watched_cuMemFreeAsync;
+    real->cuMemPoolDestroy = watched_cuMemPoolDestroy;
+    real->cuMemPoolExportToShareableHandle =
+        watched_cuMemPoolExportToShareableHandle;
+    real->cuMemPoolExportPointer = watched_cuMemPoolExportPointer;
+    real->cuMemPoolImportFromShareableHandle =
+        watched_cuMemPoolImportFromShareableHandle;
 }
 
 void lane_watch(lane_at_fn fn, void *arg)

@@ -243,6 +243,20 @@ static void a_child_has_no_pool(void)
     CHECK_EQUAL(lane_fds_inherited(), 0);
 }
 
+static void a_fork_while_a_pool_is_exported(void)
+{
+    vmml_uct_mem_h memh;
+    CUdeviceptr ptr;
+
+    lane_cuda(0);
+    ptr = alloc(make_pool(FD_TYPE), MIB, 1);
+    memh = lane_reg(ptr, MIB);
+    lane_fork_after("cuMemPoolExportToShareableHandle");
+    CHECK_EQUAL(pack(memh, ptr, MIB), VMML_REASON_NONE);
+    CHECK_EQUAL(lane_fork_inherited(), 0);
+    CHECK_EQUAL(published(), 1);
+}
+
 static void interior_and_beyond(void)
 {
     vmml_uct_mem_h memh;
@@ -820,6 +834,24 @@ static void import_that_is_ended_by_others(void)
     ex_stop(&pair.ex);
 }
 
+static void a_fork_while_a_pool_is_imported(void)
+{
+    struct pair pair;
+
+    pair.ex = ex_start();
+    pair.size = MIB;
+    pair.base = ex_run(&pair.ex, ex_alloc_1, MIB);
+    ex_key(&pair.ex, pair.base, MIB, key);
+    lane_cuda(0);
+    im_buffer();
+    im_stream();
+    lane_fork_after("cuMemPoolImportFromShareableHandle");
+    pair.mirror = im_attach(key);
+    CHECK_EQUAL(lane_fork_inherited(), 0);
+    expect(&pair, 0, MIB, 1);
+    ex_stop(&pair.ex);
+}
+
 static void exporter_dies(void)
 {
     struct pair pair;
@@ -953,6 +985,7 @@ int main(int argc, char **argv)
         LANE_TEST(a_pack_answers_the_allocation),
         LANE_TEST(one_descriptor_for_a_pool),
         LANE_TEST(a_child_has_no_pool),
+        LANE_TEST(a_fork_while_a_pool_is_exported),
         LANE_TEST(interior_and_beyond),
         LANE_TEST(refused_free_is_undone),
         LANE_TEST(unseen_free_is_found),
@@ -972,6 +1005,7 @@ int main(int argc, char **argv)
         LANE_PAIR(copies_under_way_end_first),
         LANE_PAIR(handed_out_address_is_the_memory),
         LANE_PAIR(import_that_is_ended_by_others),
+        LANE_PAIR(a_fork_while_a_pool_is_imported),
         LANE_PAIR(exporter_dies),
         LANE_PAIR(imports_that_fail),
         LANE_PAIR(two_devices_share_an_import),

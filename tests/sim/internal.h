@@ -89,6 +89,10 @@ bool sim_fabric_shares(void);
 /* Zeroed memory from raw mappings: malloc() is watched by UCM, and a
  * sanitizer would count the driver's own objects as leaks. */
 void *sim_zalloc(size_t size);
+
+/* The driver's own descriptor goes where the application has none, if it can;
+ * `fd` is closed then. */
+int sim_raise_fd(int fd);
 void sim_free(void *ptr, size_t size);
 
 /* mmap and munmap as plain system calls: UCM patches libc's. The errno is

@@ -115,7 +115,7 @@ static void handle_free(uint64_t handle)
 
 /* ---- physical memory ---- */
 
-static int raise_fd(int fd)
+int sim_raise_fd(int fd)
 {
     int high = fcntl(fd, F_DUPFD_CLOEXEC, FD_FLOOR);
 
@@ -181,7 +181,7 @@ static int file_for(struct sim_phys *phys)
         close(fd);
         return -1;
     }
-    return raise_fd(fd);
+    return sim_raise_fd(fd);
 }
 
 static bool phys_alias(struct sim_phys *phys)
@@ -326,7 +326,7 @@ struct sim_phys *sim_phys_import(int fd, enum sim_kind kind, CUresult *result)
         *result = CUDA_ERROR_OUT_OF_MEMORY;
         return NULL;
     }
-    phys->fd = raise_fd(fd);
+    phys->fd = sim_raise_fd(fd);
     phys->kind = kind;
     phys->imported = true;
     if (!sim_read_label(phys->fd, &phys->label)) {

@@ -70,7 +70,7 @@ static int pool_fd(const struct CUmemPoolHandle_st *pool)
         close(fd);
         return -1;
     }
-    return fd;
+    return sim_raise_fd(fd);
 }
 
 static CUmemoryPool pool_new(CUdevice dev, int handle_types)

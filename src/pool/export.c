@@ -763,23 +763,37 @@ static void restore(struct vmml_pooled *pooled)
     vmml_ledger_restore(vmml_exporter.ledger, pooled->slot, &pooled->serial);
 }
 
+/* The BUFFER_ID of the allocation that is known at `ptr`, or 0. */
+static unsigned long long known_id(CUdeviceptr ptr)
+{
+    const struct vmml_pooled *pooled;
+    unsigned long long id;
+
+    pthread_mutex_lock(&vmml_exporter.lock);
+    pooled = find_base(ptr);
+    id = pooled == NULL ? 0 : pooled->buffer_id;
+    pthread_mutex_unlock(&vmml_exporter.lock);
+    return id;
+}
+
 void vmml_pool_end_free(const struct vmml_real *real, CUdeviceptr ptr,
                         uint64_t token, CUresult result)
 {
-    unsigned long long buffer_id = vmml_buffer_id(real, ptr);
+    /* In this order: what was known first and is not there afterwards is gone.
+     * Another thread may have been given the address meanwhile. */
+    unsigned long long known = known_id(ptr);
+    unsigned long long there = known == 0 ? 0 : vmml_buffer_id(real, ptr);
     struct vmml_fd_list fds;
     struct vmml_pooled *pooled;
-    bool mine;
+    bool mine, gone;
 
     vmml_fd_list_init(&fds);
     pthread_mutex_lock(&vmml_exporter.lock);
     pooled = find_base(ptr);
     mine = pooled != NULL && pooled->state == STATE_FREEING &&
            pooled->token == token;
-    /* What another thread entered meanwhile is of the memory that was freed,
-     * or of a new allocation there: the BUFFER_ID tells. */
-    if (pooled != NULL &&
-        ((mine && result == CUDA_SUCCESS) || pooled->buffer_id != buffer_id))
+    gone = pooled != NULL && pooled->buffer_id == known && known != there;
+    if (gone || (mine && result == CUDA_SUCCESS))
         kill_pooled(pooled, &fds);
     else if (mine)
         restore(pooled);

@@ -504,6 +504,63 @@ static void free_beside_a_pack(void)
     CHECK(moment.step > 10);
 }
 
+/* At each moment of a free another thread is given the address and serves its
+ * allocation. */
+struct successor {
+    CUcontext context;
+    CUmemoryPool pool;
+    CUdeviceptr ptr;
+    unsigned step;
+    bool done;
+    bool served;
+};
+
+static void serve_successor(void *arg)
+{
+    struct successor *successor = arg;
+    vmml_uct_mem_h memh;
+    CUdeviceptr ptr;
+
+    CHECK_CU(cuCtxPushCurrent_v2(successor->context));
+    CHECK_CU(cuStreamSynchronize(NULL));
+    ptr = alloc(successor->pool, MIB, 2);
+    successor->served = ptr == successor->ptr;
+    if (successor->served)
+        CHECK_EQUAL(serve(ptr, MIB, &memh), VMML_REASON_NONE);
+}
+
+static void succeed_at(const struct lane_call *call, void *arg)
+{
+    struct successor *successor = arg;
+
+    if (call->step != successor->step)
+        return;
+    successor->done = true;
+    lane_on_thread(serve_successor, successor);
+}
+
+static void successor_is_served_on(void)
+{
+    struct successor successor = {.done = true};
+    vmml_uct_mem_h memh;
+    unsigned served = 0;
+
+    lane_cuda(0);
+    CHECK_CU(cuCtxGetCurrent(&successor.context));
+    for (successor.step = 1; successor.done; successor.step++) {
+        successor.done = successor.served = false;
+        successor.pool = make_pool(FD_TYPE);
+        successor.ptr = alloc(successor.pool, MIB, 1);
+        CHECK_EQUAL(serve(successor.ptr, MIB, &memh), VMML_REASON_NONE);
+        lane_watch(succeed_at, &successor);
+        CHECK_CU(free_async(successor.ptr));
+        lane_watch(NULL, NULL);
+        served += successor.served;
+        CHECK_EQUAL(published(), successor.served);
+    }
+    CHECK(served > 1);
+}
+
 /* ---- VMMLANE_POOLS=default ----------------------------------------------- */
 
 static uint64_t types_of(CUdeviceptr ptr)
@@ -994,6 +1051,7 @@ int main(int argc, char **argv)
         LANE_TEST(known_allocations_are_bounded),
         LANE_TEST(neighbours_are_registered_as_one),
         LANE_TEST(free_beside_a_pack),
+        LANE_TEST(successor_is_served_on),
         LANE_TEST(every_device_gets_a_pool),
         LANE_TEST(chosen_pool_is_kept),
         LANE_TEST(pool_that_cannot_be_had),

@@ -486,6 +486,43 @@ static enum vmml_reason put(struct vmml_pooled *pooled, int fd,
     return VMML_REASON_NONE;
 }
 
+/* With the lock: an allocation of the exported pool of this handle. */
+static bool find_witness(CUmemoryPool handle, uint64_t *base,
+                         unsigned long long *buffer_id)
+{
+    const struct pool *pool = find_pool(handle);
+    size_t i;
+
+    for (i = 0; pool != NULL && i < table_count; i++) {
+        if (table[i]->pool != pool)
+            continue;
+        *base = table[i]->base;
+        *buffer_id = table[i]->buffer_id;
+        return true;
+    }
+    return false;
+}
+
+/* Without the lock. Was the pool exported? A pool that was destroyed past every
+ * hook has a handle that may be another's by now: an allocation of it that is
+ * still there says that it is the same. */
+static bool is_exported(const struct vmml_real *real,
+                        const struct vmml_pooled *pooled)
+{
+    unsigned long long buffer_id;
+    uint64_t base;
+    bool found;
+
+    for (;;) {
+        pthread_mutex_lock(&vmml_exporter.lock);
+        found = find_witness(pooled->handle, &base, &buffer_id);
+        pthread_mutex_unlock(&vmml_exporter.lock);
+        if (!found || vmml_buffer_id(real, base) == buffer_id)
+            return found;
+        kill_stale(base, buffer_id);
+    }
+}
+
 /* The pool's descriptor may go, with the last allocation of the pool, between
  * the two times that the lock is held. */
 #define PUBLISH_TRIES 3
@@ -498,12 +535,11 @@ static enum vmml_reason publish_once(const struct vmml_real *real,
     CUmemoryPool handle;
     struct vmml_fd_list fds;
     enum vmml_reason reason;
+    bool exported = is_exported(real, pooled);
     int fd;
 
     pthread_mutex_lock(&vmml_exporter.lock);
-    handle = pooled->handle;
-    if (pooled->pool != NULL || find_pool(handle) != NULL)
-        handle = NULL;
+    handle = exported || pooled->pool != NULL ? NULL : pooled->handle;
     pthread_mutex_unlock(&vmml_exporter.lock);
     vmml_fork_hold();
     reason = export_both(real, pooled->base, handle, &fd, data);

@@ -348,6 +348,27 @@ static void destroyed_pool_serves_what_lives(void)
     CHECK(lane_fds_become(fds));
 }
 
+/* Both went past every hook, and the driver gives the handle out again. */
+static void pool_destroyed_unseen(void)
+{
+    CUmemoryPool first, second;
+    CUdeviceptr ptr, other;
+    vmml_uct_mem_h memh;
+
+    lane_cuda(0);
+    first = make_pool(FD_TYPE);
+    ptr = alloc(first, MIB, 1);
+    CHECK_EQUAL(serve(ptr, MIB, &memh), VMML_REASON_NONE);
+    CHECK_CU(cuMemFree_v2(ptr));
+    CHECK_CU(cuMemPoolDestroy(first));
+    second = make_pool(FD_TYPE);
+    CHECK(second == first);
+    CHECK_CU(cuMemAlloc_v2(&other, MIB)); /* its place is taken */
+    ptr = alloc(second, 5 * MIB, 2);
+    CHECK_EQUAL(serve(ptr, 5 * MIB, &memh), VMML_REASON_NONE);
+    CHECK_EQUAL(sim_call_count("cuMemPoolExportToShareableHandle"), 2);
+}
+
 static void exports_that_fail(void)
 {
     vmml_uct_mem_h memh;
@@ -1047,6 +1068,7 @@ int main(int argc, char **argv)
         LANE_TEST(refused_free_is_undone),
         LANE_TEST(unseen_free_is_found),
         LANE_TEST(destroyed_pool_serves_what_lives),
+        LANE_TEST(pool_destroyed_unseen),
         LANE_TEST(exports_that_fail),
         LANE_TEST(known_allocations_are_bounded),
         LANE_TEST(neighbours_are_registered_as_one),

@@ -280,14 +280,16 @@ static struct pointer *import_pointer(const struct vmml_real *real,
     }
     buffer_id = vmml_buffer_id(real, address);
     pointer = find_pointer(address, buffer_id);
-    if (pointer != NULL)
-        return pointer;
-    if (is_large_enough(real, address, pooled->size))
-        pointer = add_pointer(pool, address, buffer_id);
-    else
+    if (!is_large_enough(real, address, pooled->size)) {
         vmml_warn_once("process %u shares less pool memory than it says: no "
                        "fast lane",
                        pid);
+        /* What others have of it stays theirs. */
+        if (pointer != NULL)
+            return NULL;
+    } else if (pointer == NULL) {
+        pointer = add_pointer(pool, address, buffer_id);
+    }
     if (pointer == NULL && real->cuMemFree_v2(address) != CUDA_SUCCESS)
         vmml_debug("an import that is not used stays");
     return pointer;

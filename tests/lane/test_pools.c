@@ -930,6 +930,60 @@ static void a_fork_while_a_pool_is_imported(void)
     ex_stop(&pair.ex);
 }
 
+/* Of an exporter that lies: another window of the same allocation, which says
+ * that there is more. */
+#define LIE (VMML_POOLED_END - 1024 * CHUNK)
+
+static struct vmml_pack lie;
+
+static uint64_t ex_lie(uint64_t ptr)
+{
+    static const uint8_t gpu[16];
+    struct vmml_pooled_record record = {
+        .address = ptr, .size = 64 * CHUNK, .pool = 1};
+    CUmemPoolPtrExportData data;
+    uint64_t serial;
+    int index, fd;
+
+    CHECK_CU(cuMemPoolExportPointer(&data, ptr));
+    memcpy(record.data, &data, sizeof(record.data));
+    CHECK_CU(cuMemPoolExportToShareableHandle(&fd, ex_pool, FD_TYPE, 0));
+    index =
+        vmml_ledger_add_window(vmml_exporter.ledger, LIE, 64 * CHUNK, 0, gpu);
+    CHECK(index >= 0);
+    CHECK(vmml_ledger_publish_pooled(vmml_exporter.ledger, (uint32_t)index,
+                                     &record, fd, 0, &serial) >= 0);
+    vmml_pack_fill(&lie, LIE, 64 * CHUNK, VMML_REASON_NONE);
+    return 0;
+}
+
+static uint64_t ex_lie_word(uint64_t index)
+{
+    uint64_t word;
+
+    memcpy(&word, lie.handle + 8 * index, sizeof(word));
+    return word;
+}
+
+static void import_is_as_large_as_it_is(void)
+{
+    uint8_t other[KEY_SIZE] = {0};
+    struct pair pair;
+    uint64_t word, i;
+
+    start(&pair, MIB);
+    expect(&pair, 0, MIB, 1);
+    CHECK_EQUAL(ex_run(&pair.ex, ex_lie, pair.base), 0);
+    for (i = 0; i < sizeof(lie.handle) / 8; i++) {
+        word = ex_run(&pair.ex, ex_lie_word, i);
+        memcpy(other + 4 + 8 * i, &word, sizeof(word));
+    }
+    CHECK_EQUAL(lane_handle(other).base, LIE);
+    CHECK(!im_prepare(other));
+    expect(&pair, 0, MIB, 1);
+    ex_stop(&pair.ex);
+}
+
 static void exporter_dies(void)
 {
     struct pair pair;
@@ -1086,6 +1140,7 @@ int main(int argc, char **argv)
         LANE_PAIR(handed_out_address_is_the_memory),
         LANE_PAIR(import_that_is_ended_by_others),
         LANE_PAIR(a_fork_while_a_pool_is_imported),
+        LANE_PAIR(import_is_as_large_as_it_is),
         LANE_PAIR(exporter_dies),
         LANE_PAIR(imports_that_fail),
         LANE_PAIR(two_devices_share_an_import),

@@ -39,11 +39,26 @@ struct pointer {
  * `lock` is not. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t idle = PTHREAD_COND_INITIALIZER;
+static clockid_t idle_clock = CLOCK_REALTIME;
+static pthread_once_t idle_once = PTHREAD_ONCE_INIT;
 static bool busy;
 
 /* The busy thread's. */
 static struct pool *pools;
 static struct pointer *pointers;
+
+/* Where it can be had, a clock that nobody sets. */
+static void init_idle(void)
+{
+    pthread_condattr_t attr;
+
+    if (pthread_condattr_init(&attr) != 0)
+        return;
+    if (pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) == 0 &&
+        pthread_cond_init(&idle, &attr) == 0)
+        idle_clock = CLOCK_MONOTONIC;
+    pthread_condattr_destroy(&attr);
+}
 
 static bool become_busy(void)
 {
@@ -51,7 +66,8 @@ static bool become_busy(void)
     bool mine;
     int error = 0;
 
-    clock_gettime(CLOCK_REALTIME, &limit);
+    pthread_once(&idle_once, init_idle);
+    clock_gettime(idle_clock, &limit);
     limit.tv_sec += WAIT_SECONDS;
     pthread_mutex_lock(&lock);
     while (busy && error == 0)
@@ -411,6 +427,5 @@ void vmml_pool_import_fork_child(void)
 {
     /* A child makes no driver call: nothing of this is used any more. */
     pthread_mutex_init(&lock, NULL);
-    pthread_cond_init(&idle, NULL);
     busy = false;
 }

@@ -5,8 +5,12 @@
  */
 #include "exporter.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
 
 #include "hooks.h"
 #include "lane/state.h"
@@ -984,6 +988,58 @@ static void import_is_as_large_as_it_is(void)
     ex_stop(&pair.ex);
 }
 
+/* The clock of the day as it was before it was set forward. */
+static atomic_bool clock_lags;
+
+int clock_gettime(clockid_t clock, struct timespec *time)
+{
+    long result = syscall(SYS_clock_gettime, clock, time);
+
+    if (clock == CLOCK_REALTIME && clock_lags)
+        time->tv_sec -= 3600;
+    return (int)result;
+}
+
+static uint8_t second_key[KEY_SIZE];
+
+static void *prepare_second(void *arg)
+{
+    (void)arg;
+    return (void *)(intptr_t)im_prepare(second_key);
+}
+
+static void prepare_beside(const struct lane_call *call, void *arg)
+{
+    if (strcmp(call->name, "cuMemPoolImportFromShareableHandle") != 0 ||
+        call->after)
+        return;
+    clock_lags = true;
+    CHECK_EQUAL(pthread_create(arg, NULL, prepare_second, NULL), 0);
+    usleep(100000); /* so long as a wait that does not last has time */
+    clock_lags = false;
+}
+
+static void clock_is_set_while_others_import(void)
+{
+    struct pair pair;
+    pthread_t thread;
+    void *served;
+    uint64_t ptr;
+
+    pair.ex = ex_start();
+    pair.base = ex_run(&pair.ex, ex_alloc_1, MIB);
+    ex_key(&pair.ex, pair.base, MIB, key);
+    ptr = ex_run(&pair.ex, ex_alloc_1, MIB);
+    ex_key(&pair.ex, ptr, MIB, second_key);
+    lane_cuda(0);
+    lane_watch(prepare_beside, &thread);
+    CHECK(im_prepare(key));
+    lane_watch(NULL, NULL);
+    CHECK_EQUAL(pthread_join(thread, &served), 0);
+    CHECK(served != NULL);
+    ex_stop(&pair.ex);
+}
+
 static void exporter_dies(void)
 {
     struct pair pair;
@@ -1141,6 +1197,7 @@ int main(int argc, char **argv)
         LANE_PAIR(import_that_is_ended_by_others),
         LANE_PAIR(a_fork_while_a_pool_is_imported),
         LANE_PAIR(import_is_as_large_as_it_is),
+        LANE_PAIR(clock_is_set_while_others_import),
         LANE_PAIR(exporter_dies),
         LANE_PAIR(imports_that_fail),
         LANE_PAIR(two_devices_share_an_import),

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "command/command.h"
@@ -79,6 +80,17 @@ static void parse_timeout(struct arguments *arguments, const char *text,
     arguments->doctor.timeout = (unsigned)seconds * 1000;
 }
 
+static void check_folder(const char *option, const char *path,
+                         struct argp_state *state)
+{
+    struct stat status;
+
+    if (stat(path, &status) != 0)
+        argp_error(state, "%s: %s: %s", option, path, strerror(errno));
+    else if (!S_ISDIR(status.st_mode))
+        argp_error(state, "%s: %s is no folder", option, path);
+}
+
 static error_t parse(int key, char *text, struct argp_state *state)
 {
     struct arguments *arguments = state->input;
@@ -94,9 +106,11 @@ static error_t parse(int key, char *text, struct argp_state *state)
     case KEY_UCX:
         if (arguments->place_count == PLACES_MAX)
             argp_error(state, "--ucx at most %d times", PLACES_MAX);
+        check_folder("--ucx", text, state);
         arguments->places[arguments->place_count++] = text;
         return 0;
     case KEY_VENV:
+        check_folder("--venv", text, state);
         arguments->doctor.venv = text;
         return 0;
     case KEY_TIMEOUT:
@@ -158,6 +172,8 @@ static void judge_process(struct vmml_report *report,
     vmml_gates_bound(report, subject);
     vmml_gates_settings(report, subject);
     vmml_gates_limits(report, subject);
+    if (!subject->environment_known || !subject->files_known)
+        return; /* process.readable has said so */
     vmml_gates_python(report, subject, &arguments->doctor);
     vmml_gates_ucx(report, subject, &arguments->doctor, LINKS_NOT_ASKED);
 }

@@ -154,6 +154,22 @@ static void user(struct pair *p)
                         (unsigned)p->a->uid);
 }
 
+/* False: those of one may not be read (PTRACE_MODE_READ). */
+static bool namespaces_known(const struct pair *p)
+{
+    const struct vmml_subject *hidden =
+        p->a->namespaces[VMML_NS_PID] == 0 ? p->a : p->b;
+
+    if (hidden->namespaces[VMML_NS_PID] != 0)
+        return true;
+    vmml_report_add(p->report, VMML_SKIP, "pair.pid_namespace", p->about,
+                    "ask as root, or as its user",
+                    "the namespaces of process %d may not be read: the ways "
+                    "between the two cannot be judged",
+                    (int)hidden->pid);
+    return false;
+}
+
 static void namespaces(struct pair *p)
 {
     bool same_user_namespace = is_same(p, VMML_NS_USER);
@@ -376,6 +392,8 @@ void vmml_gates_pair(struct vmml_report *report, const struct vmml_subject *a,
              (int)b->pid);
     p.about = about;
     user(&p);
+    if (!namespaces_known(&p))
+        return;
     namespaces(&p);
     version(&p);
     ucx(&p);

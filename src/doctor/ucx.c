@@ -391,6 +391,18 @@ static void version(struct vmml_report *report, const struct copy *copy,
                             : "");
 }
 
+/* Asked for an error, and got an end: UCX 1.18's get_offload.c (measured). */
+static void strict(struct vmml_report *report,
+                   const struct vmml_subject *subject, const struct copy *copy)
+{
+    if (copy->minor == 18 &&
+        vmml_subject_is_on(subject, "VMMLANE_STRICT", false))
+        vmml_report_add(report, VMML_WARN, "ucx.strict", copy->folder,
+                        "UCX 1.19 or newer, or unset VMMLANE_STRICT",
+                        "UCX 1.18 ends the process at a read (GET) that "
+                        "VMMLANE_STRICT refuses");
+}
+
 static void deepbind(struct vmml_report *report, const struct copy *copy)
 {
     if (copy->deepbind == YES)
@@ -437,12 +449,14 @@ static void extent(struct vmml_report *report, const struct copy *copy)
                         "shorter");
 }
 
-static void one_copy(struct vmml_report *report, const struct copy *copy,
-                     enum vmml_verdict bad)
+static void one_copy(struct vmml_report *report,
+                     const struct vmml_subject *subject,
+                     const struct copy *copy, enum vmml_verdict bad)
 {
     version(report, copy, bad);
     if (!is_served(copy))
         return;
+    strict(report, subject, copy);
     deepbind(report, copy);
     native(report, copy);
     extent(report, copy);
@@ -469,7 +483,7 @@ static void judge_copies(struct vmml_report *report,
         vmml_report_add(report, VMML_PASS, "ucx.copies", subject->about, NULL,
                         "%zu found, %zu can be served", copies->count, served);
     for (i = 0; i < copies->count; i++)
-        one_copy(report, copies->entries[i],
+        one_copy(report, subject, copies->entries[i],
                  served > 0 ? VMML_WARN : VMML_FAIL);
 }
 

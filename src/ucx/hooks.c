@@ -20,14 +20,23 @@
 #include "ucx/device.h"
 #include "ucx/scope.h"
 
+/* 0.0.0: not known. */
+static void version_of(const struct vmml_uct *uct, unsigned *major,
+                       unsigned *minor, unsigned *release)
+{
+    *major = *minor = *release = 0;
+    if (uct->ucp_get_version != NULL)
+        uct->ucp_get_version(major, minor, release);
+}
+
 /* UCX 1.18 is the oldest whose libucm sees cuMemMap and cuMemUnmap. */
 static bool is_supported(const struct vmml_uct *uct)
 {
-    unsigned major = 0, minor = 0, release = 0;
+    unsigned major, minor, release;
 
     if (uct->ucp_get_version == NULL)
         return true;
-    uct->ucp_get_version(&major, &minor, &release);
+    version_of(uct, &major, &minor, &release);
     if (major > 1 || (major == 1 && minor >= 18))
         return true;
     if (VMML_LOST(UCX_VERSION))
@@ -155,13 +164,22 @@ vmml_ucs_status_t vmml_uct_md_mem_query_v2(const void *caller, vmml_uct_md_h md,
 /* VMMLANE_STRICT: what UCX takes for reachable it uses for copies between GPUs,
  * and for nothing else; those fail when they are posted, on a mirror in which
  * nothing is mapped. Host memory has its other lanes as before. */
-static bool let_through(const struct vmml_handle *handle)
+static bool let_through(const struct vmml_uct *uct,
+                        const struct vmml_handle *handle)
 {
+    unsigned major, minor, release;
+
     if (!vmml_conf()->strict || vmml_lane_is_own(handle->nonce))
         return false;
+    version_of(uct, &major, &minor, &release);
+    /* UCX 1.18's get_offload.c: its GET has no way to be given up. */
     vmml_warn_once("VMMLANE_STRICT: transfers between GPUs by a key of process "
-                   "%u that lost the fast lane will fail",
-                   handle->pid);
+                   "%u that lost the fast lane will fail%s",
+                   handle->pid,
+                   major == 1 && minor == 18
+                       ? ", and UCX 1.18 ends this process at the first read "
+                         "(GET). Remedy: UCX 1.19 or newer"
+                       : "");
     return true;
 }
 
@@ -242,7 +260,7 @@ static vmml_ucs_status_t look(const struct vmml_uct *uct,
         vmml_debug("key of process %u: served", handle.pid);
         return VMML_UCS_OK;
     }
-    return let_through(&handle) ? VMML_UCS_OK : VMML_UCS_ERR_UNREACHABLE;
+    return let_through(uct, &handle) ? VMML_UCS_OK : VMML_UCS_ERR_UNREACHABLE;
 }
 
 __attribute__((noinline)) static struct prepared

@@ -571,6 +571,29 @@ def old_ucx(bench):
 
 
 @case
+def strict_on_ucx_1_18(bench):
+    older = bench.ucx('eighteen', '1.18.1', 22, 'cuda')
+    bench.ask(ucx=older, VMMLANE_STRICT='1').demand(
+        'ucx.strict', 'warn', 'UCX 1.18 ends the process at a read (GET)',
+        'UCX 1.19 or newer, or unset VMMLANE_STRICT', status=0)
+    for answer in (bench.ask(ucx=older), bench.ask(VMMLANE_STRICT='1')):
+        if any(gate['gate'] == 'ucx.strict' for gate in answer.gates):
+            raise Failed('ucx.strict without need')
+
+
+@case
+def no_such_folder(bench):
+    for option, path, why in (
+            ('--ucx', '/nowhere', 'No such file'),
+            ('--venv', '/nowhere', 'No such file'),
+            ('--venv', '/proc/self/status', 'is no folder')):
+        done = bench.run(option, path)
+        if done.returncode != 125 or f'{option}: {path}' not in done.stderr \
+                or why not in done.stderr:
+            raise Failed(f'{option} {path}: {done}')
+
+
+@case
 def ucx_without_cuda(bench):
     bench.ask(ucx=bench.ucx('host', '1.22.0', 22, None)).demand(
         'ucx.version', 'fail', 'without libuct_cuda',
@@ -817,14 +840,24 @@ def process_of_another_user(bench):
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         program = shutil.copy(bench.options.vmmlane, folder)
-        with idle(bench) as pid:
-            bench.ask_running(
-                '--pid', pid, program=program, LD_PRELOAD=None,
-                LD_LIBRARY_PATH=None,
-                before=('setpriv', '--reuid=1000', '--regid=1000',
-                        '--clear-groups')).demand(
-                            'process.readable', 'fail', 'cannot be judged',
-                            'ask as root, or as its user', status=1)
+        foreign = {'program': program, 'LD_PRELOAD': None,
+                   'LD_LIBRARY_PATH': None,
+                   'before': ('setpriv', '--reuid=1000', '--regid=1000',
+                              '--clear-groups')}
+        with idle(bench) as pid, idle(bench, '--user', '1000') as own:
+            answer = bench.ask_running('--pid', pid, **foreign)
+            answer.demand('process.readable', 'fail', 'cannot be judged',
+                          'ask as root, or as its user', status=1)
+            # Of an environment that was not seen nothing is said.
+            guessed = [gate['gate'] for gate in answer.gates
+                       if gate['gate'].startswith(('python.', 'ucx.'))]
+            if guessed:
+                raise Failed(f'judged unseen: {guessed}')
+            answer = bench.ask_running('--pair', pid, own, **foreign)
+            answer.demand('pair.pid_namespace', 'skip', f'process {pid}',
+                          'ask as root, or as its user', status=1)
+            if any(gate['gate'] == 'pair.transport' for gate in answer.gates):
+                raise Failed('a way was judged unseen')
 
 
 # ---- a pair -----------------------------------------------------------------

@@ -293,6 +293,7 @@ ucs_status_t memory_pack(ucp_mem_h memh, void **key, size_t *length);
 
 /* ---- the two roles ---- */
 
+int alone_main(void);
 int exporter_main(void);
 int importer_main(void);
 

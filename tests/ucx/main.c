@@ -147,10 +147,12 @@ int main(int argc, char **argv)
 
     while ((option = getopt_long(argc, argv, "", options, NULL)) != -1)
         take(option);
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (opt.role != NULL && strcmp(opt.role, "alone") == 0)
+        return alone_main();
     if (opt.role == NULL || opt.fd < 0)
         die(EXIT_USAGE, "--role exporter|importer and --fd are needed; run.py "
                         "starts both");
-    setvbuf(stdout, NULL, _IOLBF, 0);
     if (strcmp(opt.role, "exporter") == 0)
         return exporter_main();
     if (strcmp(opt.role, "importer") == 0 && opt.scenario != NULL)

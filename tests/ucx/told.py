@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -278,6 +279,50 @@ def nothing_wrong(options):
                for k in m if "lost" in k[0]], [])
 
 
+def no_peer(options):
+    """Memory of each kind is registered and packed, and nobody asks for it."""
+    wheel = pair.Wheel(options.ucx)
+    kinds = ("malloc:4M", SERVED, "single:2M", "none:2x2M")
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        metrics = Path(folder) / "alone.prom"
+        side = pair.Side(wheel, None, shim=options.shim, environment={
+            "VMMLANE_LOG_FILE": str(log),
+            "VMMLANE_METRICS_FILE": str(metrics)})
+        done = subprocess.run(
+            [pair.build_client(wheel, options.build), "--role", "alone",
+             "--kind", ",".join(kinds)],
+            env=pair.environment_of(side, options.driver,
+                                    "cuda_copy,cuda_ipc,tcp", "bistro"),
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, timeout=60)
+        check("no peer: registered and packed", done.returncode, 0)
+        _, expects, _, _ = pair.parse(done.stdout)
+        check("no peer: each kind", expects, [(kind, True) for kind in kinds])
+        check("no peer: no line",
+              log.read_text() if log.exists() else "", "")
+        values = metrics_of(metrics.read_text()) if metrics.exists() else {}
+        check("no peer: what can be shared is published, nothing is lost",
+              (values.get(("vmmlane_chunks_published_total",)),
+               [k for k in values if "lost" in k[0]]), (CHUNKS + 1 + 2, []))
+
+
+def strict_on_1_18(options, version):
+    """Its GET has no way to be given up: the process ends, and is told so."""
+    older = argparse.Namespace(**{**vars(options), "ucx": version})
+    run = Run(older, UNSHAREABLE,
+              settings={**AS_ASKED, "VMMLANE_STRICT": "1"})
+    check(f"strict, UCX {version}: the process ends in UCX's own abort",
+          (run.outcome.codes[1], "not implemented for protocol get/zcopy" in
+           run.outcome.logs[1]), (-signal.SIGABRT, True))
+    check(f"strict, UCX {version}: told before, with the remedy",
+          sum("UCX 1.18 ends this process at the first read (GET). "
+              "Remedy: UCX 1.19 or newer" in line
+              for line in run.logs["importer"]), 1)
+    check(f"strict, UCX {version}: nothing is wrong", run.outcome.wrong_bytes,
+          False)
+
+
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ucx", default="1.22.0", metavar="VERSION")
@@ -303,6 +348,9 @@ def main():
         without_the_lane(options)
         strict(options)
         nothing_wrong(options)
+        no_peer(options)
+        if "1.18.1" in pair.wheel_versions():
+            strict_on_1_18(options, "1.18.1")
     except pair.SetupError as error:
         print(error)
         return 77

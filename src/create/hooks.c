@@ -116,7 +116,7 @@ CUresult vmml_cuMulticastCreate(const void *caller,
 
 static bool sees_upgrade(const void *caller)
 {
-    enum vmml_caller class = vmml_caller_class(caller);
+    enum vmml_caller class = vmml_hook_caller(caller);
 
     return class == VMML_CALLER_UCT_CUDA || class == VMML_CALLER_SHIM;
 }

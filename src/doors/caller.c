@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "doors/caller.h"
 
+#include <dlfcn.h>
 #include <fnmatch.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -118,6 +119,74 @@ enum vmml_caller vmml_file_class(const char *file)
     return vmml_is_named(file) ? VMML_CALLER_NAMED : VMML_CALLER_OTHER;
 }
 
+/*
+ * Modules that were seen: the class of a module is that of its name. An entry
+ * is written once, so that it is read without a lock; a module that is loaded
+ * at the place of another has another name, and an entry of its own. Names that
+ * are too long, and modules beyond the table, are looked at each time.
+ */
+#define KNOWN_MODULES 128
+
+enum known_state { UNUSED, WRITING, WRITTEN };
+
+static struct known {
+    _Atomic uint32_t state; /* enum known_state */
+    enum vmml_caller class;
+    const void *start;
+    _Atomic bool is_kept; /* by an own reference, for ever */
+    char name[232];
+} known_modules[KNOWN_MODULES];
+
+_Atomic(const void *) vmml_kept_callers[VMML_KEPT_CALLERS];
+
+static bool write_known(struct known *known, const struct vmml_module *module)
+{
+    uint32_t unused = UNUSED;
+
+    if (!atomic_compare_exchange_strong(&known->state, &unused, WRITING))
+        return false;
+    known->start = module->start;
+    known->class = vmml_file_class(vmml_module_file(module));
+    strcpy(known->name, module->name);
+    atomic_store_explicit(&known->state, WRITTEN, memory_order_release);
+    return true;
+}
+
+/* Its entry, made when it is new; NULL: it gets none. */
+static struct known *known_of(const struct vmml_module *module)
+{
+    size_t first = ((uintptr_t)module->start >> 12) * 0x9e3779b97f4a7c15ull >>
+                   57; /* of 128 */
+    size_t i;
+
+    for (i = 0; i < KNOWN_MODULES; i++) {
+        struct known *known = &known_modules[(first + i) % KNOWN_MODULES];
+
+        if (atomic_load_explicit(&known->state, memory_order_acquire) ==
+            UNUSED) {
+            if (module->name == NULL ||
+                strlen(module->name) >= sizeof(known->name))
+                return NULL;
+            if (write_known(known, module))
+                return known;
+        }
+        if (atomic_load_explicit(&known->state, memory_order_acquire) !=
+            WRITTEN)
+            return NULL; /* another thread is at it */
+        if (known->start == module->start &&
+            strcmp(known->name, module->name) == 0)
+            return known;
+    }
+    return NULL;
+}
+
+static enum vmml_caller class_of(const struct vmml_module *module,
+                                 const struct known *known)
+{
+    return known != NULL ? known->class
+                         : vmml_file_class(vmml_module_file(module));
+}
+
 enum vmml_caller vmml_caller_class(const void *address)
 {
     struct vmml_module module;
@@ -126,7 +195,43 @@ enum vmml_caller vmml_caller_class(const void *address)
         return VMML_CALLER_SHIM;
     if (!vmml_module_find(address, &module))
         return VMML_CALLER_OTHER;
-    return vmml_file_class(vmml_module_file(&module));
+    return class_of(&module, known_of(&module));
+}
+
+/* Only while the module is kept: the place of an address is never given to
+ * another. */
+static void keep_caller(const void *caller, struct known *known)
+{
+    const void *none = NULL;
+
+    if (!atomic_load_explicit(&known->is_kept, memory_order_acquire)) {
+        if (dlopen(known->name, RTLD_NOLOAD | RTLD_LAZY) == NULL) {
+            dlerror();
+            return;
+        }
+        atomic_store_explicit(&known->is_kept, true, memory_order_release);
+    }
+    atomic_compare_exchange_strong(&vmml_kept_callers[vmml_kept_place(caller)],
+                                   &none, caller);
+}
+
+enum vmml_caller vmml_hook_caller(const void *caller)
+{
+    struct vmml_module module;
+    enum vmml_caller class;
+    struct known *known;
+
+    if (vmml_caller_is_kept(caller))
+        return VMML_CALLER_UCT_CUDA;
+    if (vmml_is_own(caller))
+        return VMML_CALLER_SHIM;
+    if (!vmml_module_find(caller, &module))
+        return VMML_CALLER_OTHER;
+    known = known_of(&module);
+    class = class_of(&module, known);
+    if (class == VMML_CALLER_UCT_CUDA && known != NULL)
+        keep_caller(caller, known);
+    return class;
 }
 
 static bool vmml_image_imports(const struct vmml_image *image, const char *name)

@@ -5,7 +5,10 @@
 #ifndef VMML_DOORS_CALLER_H
 #define VMML_DOORS_CALLER_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 enum vmml_caller {
     VMML_CALLER_OTHER,    /* the application, PyTorch, NCCL, ... */
@@ -23,6 +26,31 @@ enum vmml_caller {
  * system call). libuct_cuda_gdrcopy* counts as UCX, not as UCT_CUDA.
  */
 enum vmml_caller vmml_caller_class(const void *address);
+
+/*
+ * Return addresses in libuct_cuda, which is kept loaded from its first call
+ * on: no module can lie there later, so that they are told without a look-up.
+ * A copy is posted by one of few. An address that finds its place taken is
+ * looked up each time.
+ */
+#define VMML_KEPT_CALLERS 256
+extern _Atomic(const void *) vmml_kept_callers[VMML_KEPT_CALLERS];
+
+static inline unsigned vmml_kept_place(const void *caller)
+{
+    return (unsigned)(((uintptr_t)caller * 0x9e3779b97f4a7c15ull) >> 56);
+}
+
+static inline bool vmml_caller_is_kept(const void *caller)
+{
+    return caller != NULL &&
+           atomic_load_explicit(&vmml_kept_callers[vmml_kept_place(caller)],
+                                memory_order_relaxed) == caller;
+}
+
+/* The same as vmml_caller_class() for who called a hook; an address in
+ * libuct_cuda is kept. */
+enum vmml_caller vmml_hook_caller(const void *caller);
 
 /*
  * Does the module that holds `address` share POSIX descriptors by itself?

@@ -50,11 +50,14 @@ static bool vmml_is_ucx_file(const char *file)
     return class == VMML_CALLER_UCX || class == VMML_CALLER_UCT_CUDA;
 }
 
-/* Modules of UCX that were looked at, by identity; and modules that have
- * called, by the start of their mapping. A full table ends the search for
- * further ones. */
+/* Modules of UCX that were looked at, by identity. A full table ends the search
+ * for further ones. */
 static _Atomic uint64_t vmml_rebind_done[128];
+
+/* Modules that have called, by the start of their mapping; and return addresses
+ * that were seen, for which no module is looked up. */
 static _Atomic uint64_t vmml_rebind_callers[128];
+static _Atomic(const void *) vmml_rebind_seen[256];
 
 static bool vmml_set_has(_Atomic uint64_t *set, uint64_t value)
 {
@@ -266,8 +269,12 @@ void vmml_rebind_scan_new(void)
 
 void vmml_rebind_watch(const void *caller)
 {
+    _Atomic(const void *) *seen = &vmml_rebind_seen[vmml_kept_place(caller)];
     struct vmml_module module;
 
+    if (atomic_load_explicit(seen, memory_order_relaxed) == caller)
+        return;
+    atomic_store_explicit(seen, caller, memory_order_relaxed);
     if (!vmml_module_find(caller, &module) ||
         vmml_set_has(vmml_rebind_callers, (uintptr_t)module.start) ||
         !vmml_set_add(vmml_rebind_callers, (uintptr_t)module.start))

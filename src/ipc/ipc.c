@@ -31,7 +31,7 @@ bool vmml_ipc_is_for(const void *caller)
 
     if (conf->ipc != VMML_IPC_ALL || !conf->on || !conf->share || vmml_in_child)
         return false;
-    class = vmml_caller_class(caller);
+    class = vmml_hook_caller(caller);
     return class == VMML_CALLER_OTHER || class == VMML_CALLER_NAMED;
 }
 

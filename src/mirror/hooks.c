@@ -19,7 +19,7 @@
 static bool is_ucx(const void *caller)
 {
     return !vmml_in_child && vmml_conf()->on &&
-           vmml_caller_class(caller) == VMML_CALLER_UCT_CUDA;
+           vmml_hook_caller(caller) == VMML_CALLER_UCT_CUDA;
 }
 
 CUresult vmml_cuIpcOpenMemHandle_v2(const void *caller, CUdeviceptr *ptr,

@@ -24,8 +24,11 @@ unsigned vmml_use_begin(void)
         atomic_load_explicit(&use.current, memory_order_relaxed) & 1;
 
     atomic_fetch_add(&use.inside[current], 1);
-    /* Not a load of a table before the count is seen. */
+    /* Not a load of a table before the count is seen. On x86-64 an atomic
+     * addition is such a fence. */
+#if !defined(__x86_64__)
     atomic_thread_fence(memory_order_seq_cst);
+#endif
     return current;
 }
 

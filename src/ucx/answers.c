@@ -17,7 +17,8 @@
 #include "ipc/ipc.h"
 #include "pool/pool.h"
 
-__thread struct vmml_scope *vmml_scope;
+__thread struct vmml_scope *vmml_scope
+    __attribute__((tls_model("initial-exec")));
 
 /* The pack that `ptr` is asked for in, or NULL. */
 static struct vmml_pack *pack_for(const void *caller, CUdeviceptr ptr)
@@ -27,7 +28,7 @@ static struct vmml_pack *pack_for(const void *caller, CUdeviceptr ptr)
     if (scope == NULL || scope->kind != VMML_SCOPE_PACK ||
         ptr < scope->pack->base ||
         ptr - scope->pack->base > scope->pack->size ||
-        vmml_caller_class(caller) != VMML_CALLER_UCT_CUDA)
+        vmml_hook_caller(caller) != VMML_CALLER_UCT_CUDA)
         return NULL;
     return scope->pack;
 }
@@ -71,7 +72,7 @@ CUresult vmml_cuMemGetAddressRange_v2(const void *caller, CUdeviceptr *base,
         goto plain;
     if (scope == NULL && vmml_conf()->range_callers == NULL)
         goto plain;
-    class = vmml_caller_class(caller);
+    class = vmml_hook_caller(caller);
     if (scope != NULL && scope->kind == VMML_SCOPE_QUERY &&
         class == VMML_CALLER_UCT_CUDA)
         return vmml_range_answer(base, size, ptr, scope->request);
@@ -85,7 +86,7 @@ plain:
 static bool hides_types(const void *caller, CUdeviceptr ptr)
 {
     return vmml_create_is_upgraded_at(ptr) &&
-           vmml_caller_class(caller) != VMML_CALLER_UCT_CUDA;
+           vmml_hook_caller(caller) != VMML_CALLER_UCT_CUDA;
 }
 
 /* UCX alone is told a context for memory of a pool that has none. */
@@ -94,7 +95,7 @@ static void answer_context(const struct vmml_real *real, const void *caller,
 {
     if (*context == NULL && !vmml_in_child && vmml_conf()->on &&
         vmml_conf()->share && vmml_conf()->pools != VMML_POOLS_OFF &&
-        vmml_caller_class(caller) == VMML_CALLER_UCT_CUDA)
+        vmml_hook_caller(caller) == VMML_CALLER_UCT_CUDA)
         *context = vmml_pool_context(real, ptr);
 }
 
@@ -179,7 +180,7 @@ static void mix_uuid(const void *caller, CUresult result, CUuuid *uuid)
 
     if (result != CUDA_SUCCESS || uuid == NULL || scope == NULL ||
         scope->kind != VMML_SCOPE_PACK ||
-        vmml_caller_class(caller) != VMML_CALLER_UCT_CUDA)
+        vmml_hook_caller(caller) != VMML_CALLER_UCT_CUDA)
         return;
     memcpy(gpu, uuid->bytes, sizeof(gpu));
     vmml_identity_uuid(scope->pack->nonce, gpu, (uint8_t *)uuid->bytes);

@@ -20,7 +20,7 @@ static struct vmml_scope *unpack_of(const void *caller)
     struct vmml_scope *scope = vmml_scope;
 
     return scope != NULL && scope->kind == VMML_SCOPE_UNPACK &&
-                   vmml_caller_class(caller) == VMML_CALLER_UCT_CUDA
+                   vmml_hook_caller(caller) == VMML_CALLER_UCT_CUDA
                ? scope
                : NULL;
 }

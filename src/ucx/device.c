@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #include "ucx/device.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "base/log.h"
 #include "base/remedy.h"
@@ -30,17 +32,15 @@ static bool is_at(const struct vmml_real *real, CUdevice device,
            domain == id->domain && bus == id->bus && slot == id->slot;
 }
 
-static int device_of(const struct vmml_real *real, const struct vmml_uct *uct,
-                     uint8_t sys_device)
+static int find_device(const struct vmml_real *real, const struct vmml_uct *uct,
+                       uint8_t sys_device)
 {
     struct vmml_ucs_bus_id id;
     CUdevice device;
     int count = 0;
     int i;
 
-    if (sys_device == VMML_UCS_SYS_DEVICE_UNKNOWN ||
-        uct->ucs_topo_get_device_bus_id == NULL ||
-        uct->ucs_topo_get_device_bus_id(sys_device, &id) != VMML_UCS_OK ||
+    if (uct->ucs_topo_get_device_bus_id(sys_device, &id) != VMML_UCS_OK ||
         real->cuDeviceGetCount(&count) != CUDA_SUCCESS)
         return -1;
     for (i = 0; i < count; i++)
@@ -48,6 +48,52 @@ static int device_of(const struct vmml_real *real, const struct vmml_uct *uct,
             is_at(real, device, &id))
             return device;
     return -1;
+}
+
+/*
+ * Asked for with each key: found devices are remembered, since neither UCS's
+ * index of one nor its place on the bus changes. An entry is the copy of UCX
+ * that it is of, and then what was found plus 1 for each index of that.
+ */
+#define TOPOLOGIES 8
+
+static struct {
+    _Atomic(const struct vmml_uct *) uct;
+    _Atomic uint16_t devices[VMML_UCS_SYS_DEVICE_UNKNOWN];
+} topologies[TOPOLOGIES];
+
+/* NULL: no place is left. */
+static _Atomic uint16_t *known_devices(const struct vmml_uct *uct)
+{
+    size_t i;
+
+    for (i = 0; i < TOPOLOGIES; i++) {
+        const struct vmml_uct *none = NULL;
+
+        if (atomic_load(&topologies[i].uct) == uct ||
+            atomic_compare_exchange_strong(&topologies[i].uct, &none, uct) ||
+            none == uct)
+            return topologies[i].devices;
+    }
+    return NULL;
+}
+
+static int device_of(const struct vmml_real *real, const struct vmml_uct *uct,
+                     uint8_t sys_device)
+{
+    _Atomic uint16_t *known;
+    int device;
+
+    if (sys_device == VMML_UCS_SYS_DEVICE_UNKNOWN ||
+        uct->ucs_topo_get_device_bus_id == NULL)
+        return -1;
+    known = known_devices(uct);
+    if (known != NULL && atomic_load(&known[sys_device]) != 0)
+        return atomic_load(&known[sys_device]) - 1;
+    device = find_device(real, uct, sys_device);
+    if (known != NULL && device >= 0 && device < UINT16_MAX)
+        atomic_store(&known[sys_device], (uint16_t)(device + 1));
+    return device;
 }
 
 static int first_active(const struct vmml_real *real)
@@ -69,20 +115,21 @@ static int first_active(const struct vmml_real *real)
     return -1;
 }
 
-int vmml_unpack_device(const struct vmml_uct *uct, uint8_t sys_device)
+int vmml_unpack_device(const struct vmml_uct *uct, uint8_t sys_device,
+                       bool *has_context)
 {
     const struct vmml_real *real = vmml_real();
     CUdevice device;
     int found;
 
+    *has_context = false;
     if (real == NULL)
         return -1;
     found = device_of(real, uct, sys_device);
     if (found >= 0)
         return found;
-    if (real->cuCtxGetDevice(&device) == CUDA_SUCCESS)
-        return device;
-    return first_active(real);
+    *has_context = real->cuCtxGetDevice(&device) == CUDA_SUCCESS;
+    return *has_context ? device : first_active(real);
 }
 
 void vmml_warn_no_context(void)

@@ -12,9 +12,11 @@
  * does from 1.20.1 on (uct_cuda_ctx_primary_push_avail), the first with an
  * active primary context.
  *
+ * has_context: whether a context is known to be current; false says nothing.
  * Returns -1 when there is none: then UCX cannot open the key either.
  */
-int vmml_unpack_device(const struct vmml_uct *uct, uint8_t sys_device);
+int vmml_unpack_device(const struct vmml_uct *uct, uint8_t sys_device,
+                       bool *has_context);
 
 /* One warning: a key came that UCX cannot open for lack of a context. */
 void vmml_warn_no_context(void);

@@ -209,6 +209,8 @@ struct prepared {
 static vmml_ucs_status_t look_at_other(const struct vmml_uct *uct,
                                        const void *buffer, uint8_t sys_device)
 {
+    bool has_context;
+
     if (vmml_handle_is_foreign(buffer, VMML_HANDLE_SCAN)) {
         if (VMML_LOST(VERSION))
             vmml_warn("no fast lane by a key that another version of "
@@ -218,7 +220,7 @@ static vmml_ucs_status_t look_at_other(const struct vmml_uct *uct,
     }
     /* UCX's own key: without a context its lane is lost too. */
     if (vmml_conf()->on && vmml_real() != NULL &&
-        vmml_unpack_device(uct, sys_device) < 0)
+        vmml_unpack_device(uct, sys_device, &has_context) < 0)
         vmml_warn_no_context();
     return VMML_UCS_OK;
 }
@@ -232,6 +234,7 @@ static vmml_ucs_status_t look(const struct vmml_uct *uct,
     struct vmml_handle handle;
     const uint8_t *block;
     int offset;
+    bool has_context;
     int device;
 
     if (vmml_in_child || !vmml_is_cuda_ipc(component))
@@ -247,9 +250,9 @@ static vmml_ucs_status_t look(const struct vmml_uct *uct,
         return VMML_UCS_ERR_UNREACHABLE;
     }
     block = block_of(component, buffer, offset, &handle);
-    device = vmml_unpack_device(uct, sys_device);
+    device = vmml_unpack_device(uct, sys_device, &has_context);
     /* UCX opens a fabric handle itself, and that needs a context. */
-    if (block == NULL)
+    if (block == NULL && !has_context)
         prepared->bare = vmml_unpack_lacks_context(device, &prepared->device,
                                                    &prepared->no_primary);
     if (prepared->bare)
@@ -302,7 +305,7 @@ static const struct vmml_uct *uct_of(const void *caller)
     const struct vmml_scope *scope = vmml_scope;
 
     if (scope != NULL && scope->kind == VMML_SCOPE_UNPACK &&
-        vmml_caller_class(caller) == VMML_CALLER_SHIM)
+        vmml_hook_caller(caller) == VMML_CALLER_SHIM)
         return scope->uct;
     return vmml_uct(caller);
 }

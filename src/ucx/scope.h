@@ -29,7 +29,8 @@ struct vmml_scope {
 };
 
 /* The innermost scope of this thread, or NULL. */
-extern __thread struct vmml_scope *vmml_scope;
+extern __thread struct vmml_scope *vmml_scope
+    __attribute__((tls_model("initial-exec")));
 
 static inline void vmml_scope_enter(struct vmml_scope *scope)
 {

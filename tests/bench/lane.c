@@ -199,7 +199,8 @@ static void unpack(void *arg)
     const struct importer *importer = arg;
     const struct vmml_uct_component *component =
         bench_uct_cuda->ipc_md->component;
-    struct vmml_uct_rkey_unpack_params params = {0};
+    struct vmml_uct_rkey_unpack_params params = {
+        .field_mask = VMML_UCT_UNPACK_FIELD_SYS_DEVICE};
     struct vmml_uct_rkey_bundle bundle = {0};
 
     CHECK(uct_rkey_unpack_v2(component, importer->key, &params, &bundle) ==
@@ -218,7 +219,8 @@ static void unpack_plain(void *arg, unsigned long times)
     const struct importer *importer = arg;
     const struct vmml_uct_component *component =
         bench_uct_cuda->ipc_md->component;
-    struct vmml_uct_rkey_unpack_params params = {0};
+    struct vmml_uct_rkey_unpack_params params = {
+        .field_mask = VMML_UCT_UNPACK_FIELD_SYS_DEVICE};
     struct vmml_uct_rkey_bundle bundle = {0};
 
     while (times-- > 0) {

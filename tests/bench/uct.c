@@ -42,6 +42,16 @@ EXPORT vmml_ucs_status_t uct_md_mem_dereg_v2(
     return OK;
 }
 
+/* As the devices of the driver that does nothing are. */
+EXPORT vmml_ucs_status_t ucs_topo_get_device_bus_id(uint8_t sys_device,
+                                                    struct vmml_ucs_bus_id *id);
+EXPORT vmml_ucs_status_t ucs_topo_get_device_bus_id(uint8_t sys_device,
+                                                    struct vmml_ucs_bus_id *id)
+{
+    *id = (struct vmml_ucs_bus_id){.domain = 1, .bus = 1, .slot = 1};
+    return OK;
+}
+
 /* Key material is made at the first pack. */
 EXPORT vmml_ucs_status_t uct_md_mkey_pack_v2(vmml_uct_md_h md,
                                              vmml_uct_mem_h memh, void *address,

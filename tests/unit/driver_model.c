@@ -419,6 +419,11 @@ enum vmml_caller vmml_caller_class(const void *address)
     return model_caller;
 }
 
+enum vmml_caller vmml_hook_caller(const void *caller)
+{
+    return vmml_caller_class(caller);
+}
+
 void model_reset(void)
 {
     memset(model_mappings, 0, sizeof(model_mappings));

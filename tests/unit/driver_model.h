@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A small model of the driver's VMM calls for unit tests, in the place of
- * doors/real.c: vmml_real(), vmml_conf() and vmml_caller_class() are defined
+ * doors/real.c: vmml_real(), vmml_conf() and vmml_hook_caller() are defined
  * here. Answers are those measured on a real driver; no memory is behind
  * them. Thread-safe.
  */

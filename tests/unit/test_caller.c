@@ -131,6 +131,50 @@ static void test_loaded_modules(void **state)
     dlclose(ucm);
 }
 
+/* Of one module after another, mostly at the same place: each is told by its
+ * own name. */
+static void test_places_used_again(void **state)
+{
+    static const struct {
+        const char *file;
+        enum vmml_caller class;
+    } names[] = {{"libucm.so.0", VMML_CALLER_UCM},
+                 {"libunnamed.so", VMML_CALLER_OTHER},
+                 {"libucs.so.0", VMML_CALLER_UCX},
+                 {"libucm.so.0", VMML_CALLER_UCM}};
+    struct vmml_module module;
+    void *address, *handle;
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        handle = load_as(plain_module, names[i].file);
+        address = dlsym(handle, "module_text");
+        for (int round = 0; round < 2; round++)
+            assert_int_equal(vmml_hook_caller(address), names[i].class);
+        assert_false(vmml_caller_is_kept(address));
+        dlclose(handle);
+        assert_false(vmml_module_find(address, &module));
+        assert_int_equal(vmml_hook_caller(address), VMML_CALLER_OTHER);
+    }
+}
+
+/* An address that is kept stays libuct_cuda's. */
+static void test_kept(void **state)
+{
+    void *handle = load_as(plain_module, "libuct_cuda.so.0.0.7");
+    void *address = dlsym(handle, "module_text");
+    struct vmml_module module;
+
+    assert_false(vmml_caller_is_kept(address));
+    assert_int_equal(vmml_hook_caller(address), VMML_CALLER_UCT_CUDA);
+    assert_true(vmml_caller_is_kept(address));
+    assert_int_equal(vmml_hook_caller(address), VMML_CALLER_UCT_CUDA);
+    dlclose(handle);
+    assert_true(vmml_module_find(address, &module));
+    assert_string_equal(vmml_module_file(&module), "libuct_cuda.so.0.0.7");
+    assert_false(vmml_caller_is_kept(NULL));
+    assert_int_equal(vmml_hook_caller(NULL), VMML_CALLER_OTHER);
+}
+
 /* glibc before 2.35 has no _dl_find_object: both ways answer alike. */
 static void test_walk(void **state)
 {
@@ -218,6 +262,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_file_names),
         cmocka_unit_test(test_loaded_modules),
+        cmocka_unit_test(test_places_used_again),
+        cmocka_unit_test(test_kept),
         cmocka_unit_test(test_walk),
         cmocka_unit_test(test_replaced),
         cmocka_unit_test(test_native_fd),

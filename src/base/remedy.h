@@ -23,6 +23,11 @@
 #define VMML_REMEDY_DESCRIPTORS_HARD                                           \
     "raise the hard limit of open files (ulimit -Hn)"
 #define VMML_REMEDY_VERSION "the same version in all processes"
+#define VMML_REMEDY_UCX_FIRST                                                  \
+    "UCX 1.18.1 or newer in both processes, or one and the same build"
+#define VMML_REMEDY_UCX_FABRIC                                                 \
+    "UCX built with fabric support (as its wheels from 1.18.1 on) in both "    \
+    "processes"
 #define VMML_REMEDY_HANDLE_TYPE                                                \
     "let the allocator ask cuMemCreate for "                                   \
     "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, or leave VMMLANE_CREATE on"

@@ -119,17 +119,28 @@ void vmml_handle_set_across(uint8_t bytes[VMML_HANDLE_SIZE], uint8_t flags,
 {
     uint8_t *body = bytes + BODY_SHIFT;
 
-    body[AT_FLAGS] = flags;
+    body[AT_FLAGS] = (body[AT_FLAGS] & VMML_HANDLE_LAYOUT) | flags;
     body[AT_REASON] = reason;
+    put32(body + AT_CHECKSUM, vmml_crc32c(body, AT_CHECKSUM));
+}
+
+static void add_flags(uint8_t bytes[VMML_HANDLE_SIZE], uint8_t flags)
+{
+    uint8_t *body = bytes + BODY_SHIFT;
+
+    body[AT_FLAGS] |= flags;
     put32(body + AT_CHECKSUM, vmml_crc32c(body, AT_CHECKSUM));
 }
 
 void vmml_handle_set_ipc(uint8_t bytes[VMML_HANDLE_SIZE])
 {
-    uint8_t *body = bytes + BODY_SHIFT;
+    add_flags(bytes, VMML_HANDLE_IPC);
+}
 
-    body[AT_FLAGS] |= VMML_HANDLE_IPC;
-    put32(body + AT_CHECKSUM, vmml_crc32c(body, AT_CHECKSUM));
+void vmml_handle_set_layout(uint8_t bytes[VMML_HANDLE_SIZE], uint8_t layout)
+{
+    if (layout != 0)
+        add_flags(bytes, layout);
 }
 
 /* No CPU and no GPU has more address bits (x86-64 with five levels of tables):
@@ -157,8 +168,8 @@ static bool decode(const uint8_t *body, struct vmml_handle *handle)
 
     if (get32(body + AT_MAGIC) != MAGIC ||
         body[AT_VERSION] != VMML_HANDLE_VERSION ||
-        (body[AT_FLAGS] &
-         ~(VMML_HANDLE_TOMBSTONE | VMML_HANDLE_IPC | VMML_HANDLE_BLOCK)) != 0 ||
+        (body[AT_FLAGS] & ~(VMML_HANDLE_TOMBSTONE | VMML_HANDLE_IPC |
+                            VMML_HANDLE_BLOCK | VMML_HANDLE_LAYOUT)) != 0 ||
         get32(body + AT_CHECKSUM) != vmml_crc32c(body, AT_CHECKSUM))
         return false;
     read.flags = body[AT_FLAGS];

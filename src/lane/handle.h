@@ -34,6 +34,13 @@
 /* Flag: for cuIpcOpenMemHandle of any caller (ipc/ipc.h); never in a key. */
 #define VMML_HANDLE_IPC 2u
 
+/* Flags: how the UCX that packed the key lays keys out: as 1.18.0, which later
+ * versions do not; and without the fields of a build with fabric support. Only
+ * an importer whose own UCX does the same reads the right fields. */
+#define VMML_HANDLE_FIRST_LAYOUT 8u
+#define VMML_HANDLE_NO_FABRIC    16u
+#define VMML_HANDLE_LAYOUT       (VMML_HANDLE_FIRST_LAYOUT | VMML_HANDLE_NO_FABRIC)
+
 /* Why a request gets a tombstone. Wire values: never renumber. */
 enum vmml_reason {
     VMML_REASON_NONE = 0,
@@ -75,6 +82,9 @@ void vmml_handle_encode(const struct vmml_handle *handle,
 /* Make one of ipc/ of it. */
 void vmml_handle_set_ipc(uint8_t bytes[VMML_HANDLE_SIZE]);
 
+/* layout: of VMML_HANDLE_LAYOUT. */
+void vmml_handle_set_layout(uint8_t bytes[VMML_HANDLE_SIZE], uint8_t layout);
+
 /* Where a key of a UCX that was built with fabric support holds the window,
  * from its first byte; and the block's name, from byte 4 of the handle. */
 #define VMML_KEY_IDENTITY 144
@@ -83,7 +93,7 @@ void vmml_handle_set_ipc(uint8_t bytes[VMML_HANDLE_SIZE]);
 #define VMML_KEY_BLOCK    60
 
 /* Say in encoded bytes of a key that is served what other nodes find:
- * VMML_HANDLE_BLOCK and its order, or 0 and why not. */
+ * VMML_HANDLE_BLOCK and its order, or 0 and why not. The layout stays. */
 void vmml_handle_set_across(uint8_t bytes[VMML_HANDLE_SIZE], uint8_t flags,
                             uint8_t reason);
 

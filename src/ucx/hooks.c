@@ -45,6 +45,23 @@ static bool is_supported(const struct vmml_uct *uct)
     return false;
 }
 
+/* How this UCX lays keys out: a part of VMML_HANDLE_LAYOUT. */
+static uint8_t layout_of(const struct vmml_uct *uct,
+                         vmml_uct_component_h component)
+{
+    unsigned major = 0, minor = 0, release = 0;
+    uint8_t layout =
+        vmml_module_has_fabric(component) ? 0 : VMML_HANDLE_NO_FABRIC;
+
+    if (uct->ucp_get_version != NULL)
+        uct->ucp_get_version(&major, &minor, &release);
+    /* 1.18.1 put the buffer id before what follows it (struct
+     * uct_cuda_ipc_md_handle). */
+    if (major == 1 && minor == 18 && release == 0)
+        layout |= VMML_HANDLE_FIRST_LAYOUT;
+    return layout;
+}
+
 vmml_ucs_status_t vmml_uct_md_mem_reg_v2(const void *caller, vmml_uct_md_h md,
                                          void *address, size_t length,
                                          const void *params,
@@ -106,6 +123,7 @@ vmml_ucs_status_t vmml_uct_md_mkey_pack_v2(const void *caller, vmml_uct_md_h md,
         !vmml_lane_begin_pack(md, memh, address, length, &pack))
         return uct->uct_md_mkey_pack_v2(md, memh, address, length, params,
                                         buffer);
+    vmml_handle_set_layout(pack.handle, layout_of(uct, md->component));
     VMML_LOG_KEY(pack.nonce, pack.base, pack.size);
     vmml_scope_enter(&scope);
     status =
@@ -225,6 +243,28 @@ static vmml_ucs_status_t look_at_other(const struct vmml_uct *uct,
     return VMML_UCS_OK;
 }
 
+/* UCX does not notice a key of another layout: it takes other fields of it for
+ * addresses, and copies by those fail (measured: 1.18.0 with fabric support and
+ * any other, cudaMalloc memory too). */
+static bool is_readable(const struct vmml_uct *uct,
+                        vmml_uct_component_h component,
+                        const struct vmml_handle *handle)
+{
+    uint8_t differs =
+        (handle->flags ^ layout_of(uct, component)) & VMML_HANDLE_LAYOUT;
+
+    if (differs == 0)
+        return true;
+    if (VMML_LOST(KEY_LAYOUT, .address = handle->base, .length = handle->size,
+                  .pid = handle->pid))
+        vmml_warn("no fast lane to process %u: its UCX and this one do not "
+                  "read each other's keys. Remedy: %s",
+                  handle->pid,
+                  differs & VMML_HANDLE_FIRST_LAYOUT ? VMML_REMEDY_UCX_FIRST
+                                                     : VMML_REMEDY_UCX_FABRIC);
+    return false;
+}
+
 /* Can this key be opened? */
 static vmml_ucs_status_t look(const struct vmml_uct *uct,
                               vmml_uct_component_h component,
@@ -249,6 +289,8 @@ static vmml_ucs_status_t look(const struct vmml_uct *uct,
                   .pid = handle.pid);
         return VMML_UCS_ERR_UNREACHABLE;
     }
+    if (!is_readable(uct, component, &handle))
+        return VMML_UCS_ERR_UNREACHABLE;
     block = block_of(component, buffer, offset, &handle);
     device = vmml_unpack_device(uct, sys_device, &has_context);
     /* UCX opens a fabric handle itself, and that needs a context. */

@@ -34,8 +34,8 @@ static void check(const struct vmml_handle *handle)
     uint8_t bytes[VMML_HANDLE_SIZE];
     struct vmml_handle again;
 
-    if ((handle->flags &
-         ~(VMML_HANDLE_TOMBSTONE | VMML_HANDLE_IPC | VMML_HANDLE_BLOCK)) != 0)
+    if ((handle->flags & ~(VMML_HANDLE_TOMBSTONE | VMML_HANDLE_IPC |
+                           VMML_HANDLE_BLOCK | VMML_HANDLE_LAYOUT)) != 0)
         abort();
     if ((handle->flags & VMML_HANDLE_BLOCK) &&
         ((handle->flags & VMML_HANDLE_TOMBSTONE) ||

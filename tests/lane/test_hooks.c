@@ -307,7 +307,18 @@ static void a_key_is_decided_before_ucx_sees_it(void)
     vmml_handle_encode(&handle, other + 4);
     CHECK_EQUAL(vmml_uct_rkey_unpack(lane_caller(), component, other, &bundle),
                 VMML_UCS_ERR_UNREACHABLE);
-    handle.flags = handle.reason = 0;
+    /* Of a UCX whose keys this one reads wrongly: 1.18.0's, or of a build
+     * without fabric support (or with it). */
+    handle.reason = 0;
+    for (uint8_t flag = VMML_HANDLE_FIRST_LAYOUT; flag <= VMML_HANDLE_NO_FABRIC;
+         flag *= 2) {
+        handle.flags = lane_handle(key).flags ^ flag;
+        vmml_handle_encode(&handle, other + 4);
+        CHECK_EQUAL(
+            vmml_uct_rkey_unpack(lane_caller(), component, other, &bundle),
+            VMML_UCS_ERR_UNREACHABLE);
+    }
+    handle.flags = 0;
     handle.nonce[5] ^= 1;
     vmml_handle_encode(&handle, other + 4);
     CHECK_EQUAL(vmml_uct_rkey_unpack(lane_caller(), component, other, &bundle),

@@ -175,7 +175,7 @@ static void test_nonsense(void **state)
     handle.pid = UINT32_MAX;
     assert_int_equal(find_encoded(&handle), -1);
     handle = sample;
-    handle.flags = 8;
+    handle.flags = 32;
     assert_int_equal(find_encoded(&handle), -1);
 }
 
@@ -209,6 +209,27 @@ static void test_tombstone(void **state)
     vmml_handle_encode(&handle, bytes);
     assert_int_equal(vmml_handle_find(bytes, sizeof(bytes), &found), 4);
     assert_same(&found, &handle);
+}
+
+/* How the exporter's UCX lays keys out stays, whatever is said later. */
+static void test_layout(void **state)
+{
+    struct vmml_handle handle = sample;
+    uint8_t bytes[VMML_HANDLE_SIZE], same[VMML_HANDLE_SIZE];
+    struct vmml_handle found;
+
+    vmml_handle_encode(&handle, bytes);
+    memcpy(same, bytes, sizeof(same));
+    vmml_handle_set_layout(bytes, 0);
+    assert_memory_equal(bytes, same, sizeof(same));
+    vmml_handle_set_layout(bytes, VMML_HANDLE_NO_FABRIC);
+    vmml_handle_set_across(bytes, VMML_HANDLE_BLOCK, 3);
+    assert_int_equal(vmml_handle_find(bytes, sizeof(bytes), &found), 4);
+    assert_int_equal(found.flags, VMML_HANDLE_NO_FABRIC | VMML_HANDLE_BLOCK);
+    vmml_handle_set_across(bytes, 0, VMML_REASON_BLOCK);
+    assert_int_equal(vmml_handle_find(bytes, sizeof(bytes), &found), 4);
+    assert_int_equal(found.flags, VMML_HANDLE_NO_FABRIC);
+    assert_int_equal(found.reason, VMML_REASON_BLOCK);
 }
 
 static void test_reason_strings(void **state)
@@ -290,6 +311,7 @@ int main(void)
         cmocka_unit_test(test_nonsense),
         cmocka_unit_test(test_other_version),
         cmocka_unit_test(test_tombstone),
+        cmocka_unit_test(test_layout),
         cmocka_unit_test(test_reason_strings),
         cmocka_unit_test(test_identity),
         cmocka_unit_test(test_uuid),

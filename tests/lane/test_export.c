@@ -1320,9 +1320,137 @@ static void forks_while_others_register(void)
     CHECK_EQUAL(published(base, MANY * CHUNK), 4);
 }
 
+/* --- many new chunks: two threads ----------------------------------------- */
+
+enum { NEW = 60, HELPED_AT = MANY * 3 / 4 };
+
+static struct {
+    CUresult (*export)(void *, CUmemGenericAllocationHandle,
+                       CUmemAllocationHandleType, unsigned long long);
+    pthread_t caller;
+    atomic_uint by_caller, by_other;
+    bool refuse_other;
+    bool await_other; /* the caller goes on when the other has exported */
+} exports;
+
+static bool has_other(void *arg)
+{
+    (void)arg;
+    return atomic_load(&exports.by_other) > 0;
+}
+
+static CUresult slow_export(void *out, CUmemGenericAllocationHandle handle,
+                            CUmemAllocationHandleType type,
+                            unsigned long long flags)
+{
+    bool other = !pthread_equal(pthread_self(), exports.caller);
+
+    if (other && exports.refuse_other)
+        return CUDA_ERROR_UNKNOWN;
+    if (!other && exports.await_other && exports.by_caller > NEW / 4)
+        CHECK(lane_wait(has_other, NULL));
+    atomic_fetch_add(other ? &exports.by_other : &exports.by_caller, 1);
+    return exports.export(out, handle, type, flags);
+}
+
+static uint64_t new_window(vmml_uct_mem_h *memh)
+{
+    uint64_t base;
+
+    lane_cuda(0);
+    lane_ledger();
+    exports.export = lane_real()->cuMemExportToShareableHandle;
+    exports.caller = pthread_self();
+    lane_real()->cuMemExportToShareableHandle = slow_export;
+    base = lane_reserve(MANY * CHUNK);
+    lane_map_run(base, CHUNK, NEW, 1);
+    *memh = lane_reg(base, NEW * CHUNK);
+    sim_reset_counts();
+    return base;
+}
+
+static void two_threads_export_each_chunk_once(void)
+{
+    vmml_uct_mem_h memh;
+    uint64_t base = new_window(&memh);
+
+    exports.await_other = true;
+    /* Neither end is a chunk's border. */
+    CHECK_EQUAL(pack(memh, base + 9, NEW * CHUNK - 20), VMML_REASON_NONE);
+    CHECK_EQUAL(published(base, MANY * CHUNK), NEW);
+    CHECK_EQUAL(sim_call_count("cuMemExportToShareableHandle"), NEW);
+    CHECK(exports.by_caller > NEW / 4);
+    sim_reset_counts();
+    CHECK_EQUAL(pack(memh, base, NEW * CHUNK), VMML_REASON_NONE);
+    CHECK_EQUAL(sim_call_count("cuMemExportToShareableHandle"), 0);
+}
+
+static void few_new_chunks_take_one_thread(void)
+{
+    vmml_uct_mem_h memh;
+    uint64_t base = new_window(&memh);
+
+    CHECK_EQUAL(pack(memh, base, NEW / 4 * CHUNK), VMML_REASON_NONE);
+    CHECK_EQUAL(published(base, MANY * CHUNK), NEW / 4);
+    CHECK_EQUAL(exports.by_other, 0);
+}
+
+static void holes_before_both_threads(void)
+{
+    vmml_uct_mem_h memh;
+    uint64_t base = new_window(&memh);
+
+    exports.await_other = true;
+    CHECK_CU(lane_unmap(base + 10 * CHUNK, CHUNK));
+    CHECK_CU(lane_unmap(base + HELPED_AT * CHUNK, CHUNK));
+    CHECK_EQUAL(pack(memh, base, NEW * CHUNK), VMML_REASON_NONE);
+    CHECK_EQUAL(published(base, MANY * CHUNK), NEW - 2);
+}
+
+static void what_one_thread_cannot_the_other_does(void)
+{
+    vmml_uct_mem_h memh;
+    uint64_t base = new_window(&memh);
+
+    exports.refuse_other = true;
+    CHECK_EQUAL(pack(memh, base, NEW * CHUNK), VMML_REASON_NONE);
+    CHECK_EQUAL(published(base, MANY * CHUNK), NEW);
+    CHECK_EQUAL(exports.by_other, 0);
+    CHECK_EQUAL(exports.by_caller, NEW);
+}
+
+/* Another thread unmaps meanwhile what the second one publishes. */
+static void *unmap_from_the_end(void *arg)
+{
+    const uint64_t *base = arg;
+
+    for (unsigned i = NEW; i-- > NEW / 2;) {
+        usleep(700);
+        CHECK_CU(lane_unmap(*base + i * CHUNK, CHUNK));
+    }
+    return NULL;
+}
+
+static void unmaps_beside_two_threads(void)
+{
+    vmml_uct_mem_h memh;
+    uint64_t base = new_window(&memh);
+    pthread_t thread;
+
+    CHECK_EQUAL(pthread_create(&thread, NULL, unmap_from_the_end, &base), 0);
+    CHECK_EQUAL(pack(memh, base, NEW * CHUNK), VMML_REASON_NONE);
+    CHECK_EQUAL(pthread_join(thread, NULL), 0);
+    CHECK_EQUAL(published(base, MANY * CHUNK), NEW / 2);
+}
+
 int main(int argc, char **argv)
 {
     static const struct lane_test tests[] = {
+        LANE_TEST(two_threads_export_each_chunk_once),
+        LANE_TEST(few_new_chunks_take_one_thread),
+        LANE_TEST(holes_before_both_threads),
+        LANE_TEST(what_one_thread_cannot_the_other_does),
+        LANE_TEST(unmaps_beside_two_threads),
         LANE_TEST(pack_publishes_what_it_names),
         LANE_TEST(one_key_for_every_part),
         LANE_TEST(packs_cost_by_new_chunks),

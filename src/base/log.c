@@ -11,7 +11,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <string.h>
@@ -22,6 +21,7 @@
 #include "base/conf.h"
 #include "base/conf_log.h"
 #include "base/hash.h"
+#include "base/quiet.h"
 #include "base/text.h"
 #include "stats/count.h"
 
@@ -31,29 +31,16 @@ int vmml_log_level = VMML_LOG_TRACE;
 __thread struct vmml_log_key *vmml_log_key
     __attribute__((tls_model("initial-exec")));
 
-/* The host must not die of SIGPIPE because of a line of ours. */
 static void vmml_write_quiet(int fd, const char *text, size_t length)
 {
-    static const struct timespec no_wait;
-    sigset_t pipe_set, old_set, pending;
-    bool was_pending;
+    struct vmml_quiet quiet;
     ssize_t written;
 
-    sigemptyset(&pipe_set);
-    sigaddset(&pipe_set, SIGPIPE);
-    sigemptyset(&pending);
-    sigpending(&pending);
-    was_pending = sigismember(&pending, SIGPIPE) == 1;
-    if (pthread_sigmask(SIG_BLOCK, &pipe_set, &old_set) != 0)
-        return;
+    vmml_quiet_begin(&quiet);
     do {
         written = write(fd, text, length);
     } while (written < 0 && errno == EINTR);
-    if (written < 0 && errno == EPIPE && !was_pending) {
-        while (sigtimedwait(&pipe_set, NULL, &no_wait) < 0 && errno == EINTR)
-            ;
-    }
-    pthread_sigmask(SIG_SETMASK, &old_set, NULL);
+    vmml_quiet_end(&quiet, written < 0);
 }
 
 static int vmml_log_open(const char *pattern)

@@ -4,10 +4,24 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/types.h>
+#include <unistd.h>
+
+#include "base/quiet.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010 /* Linux 5.1 */
 #endif
+
+int vmml_memfd_resize(int fd, size_t size)
+{
+    struct vmml_quiet quiet;
+    int status;
+
+    vmml_quiet_begin(&quiet);
+    status = ftruncate(fd, (off_t)size) == 0 ? 0 : -errno;
+    vmml_quiet_end(&quiet, status != 0);
+    return status;
+}
 
 int vmml_memfd_allocate(int fd, size_t offset, size_t length)
 {

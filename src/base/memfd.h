@@ -7,6 +7,10 @@
 
 #include <stddef.h>
 
+/* The size of a new file. Returns 0, or -errno of ftruncate(2): EFBIG where the
+ * process may not have so large a file (RLIMIT_FSIZE). */
+int vmml_memfd_resize(int fd, size_t size);
+
 /* Allocate bytes [offset, offset + length), so that no store there can be
  * answered by SIGBUS. Returns 0, or -errno of fallocate(2). */
 int vmml_memfd_allocate(int fd, size_t offset, size_t length);

@@ -22,6 +22,7 @@
 #define VMML_REMEDY_DESCRIPTORS "raise the limit of open files (ulimit -n)"
 #define VMML_REMEDY_DESCRIPTORS_HARD                                           \
     "raise the hard limit of open files (ulimit -Hn)"
+#define VMML_REMEDY_FILE_SIZE "raise the limit of file sizes (ulimit -f)"
 #define VMML_REMEDY_VERSION "the same version in all processes"
 #define VMML_REMEDY_UCX_FIRST                                                  \
     "UCX 1.18.1 or newer in both processes, or one and the same build"

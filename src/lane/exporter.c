@@ -175,7 +175,8 @@ bool vmml_exporter_ready(void)
             status,
             status == EMFILE || status == ENFILE
                 ? ". Remedy: " VMML_REMEDY_DESCRIPTORS
-                : "");
+            : status == EFBIG ? ". Remedy: " VMML_REMEDY_FILE_SIZE
+                              : "");
         return false;
     }
     vmml_info("ledger made: descriptor %d",

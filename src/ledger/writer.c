@@ -152,10 +152,11 @@ static int make_file(struct vmml_ledger *ledger)
     ledger->write_fd = vmml_fd_raise(fd);
     if (ledger->write_fd < 0)
         return ledger->write_fd;
-    if (fchmod(ledger->write_fd, 0400) != 0 ||
-        ftruncate(ledger->write_fd, VMML_LEDGER_FILE_SIZE) != 0)
+    if (fchmod(ledger->write_fd, 0400) != 0)
         return -errno;
-    status = allocate(ledger, 0, VMML_LEDGER_WINDOW_OFFSET);
+    status = vmml_memfd_resize(ledger->write_fd, VMML_LEDGER_FILE_SIZE);
+    if (status == 0)
+        status = allocate(ledger, 0, VMML_LEDGER_WINDOW_OFFSET);
     if (status != 0)
         return status;
     map = mmap(NULL, VMML_LEDGER_FILE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED,

@@ -31,9 +31,13 @@ static struct stat file_status; /* of file_fd */
  * it by /proc/PID/fd gets no more than the mode allows. */
 static int make_file(int fd)
 {
-    if (fchmod(fd, 0400) != 0 ||
-        ftruncate(fd, sizeof(struct vmml_stats_file)) != 0)
+    int status;
+
+    if (fchmod(fd, 0400) != 0)
         return -errno;
+    status = vmml_memfd_resize(fd, sizeof(struct vmml_stats_file));
+    if (status != 0)
+        return status;
     return vmml_memfd_allocate(fd, 0, sizeof(struct vmml_stats_file));
 }
 

@@ -19,6 +19,7 @@
 #include "base/fd.h"
 #include "base/fork.h"
 #include "base/log.h"
+#include "base/quiet.h"
 #include "base/text.h"
 #include "base/thread.h"
 #include "stats/count.h"
@@ -46,8 +47,10 @@ struct output {
 
 static void flush(struct output *output)
 {
+    struct vmml_quiet quiet;
     size_t at = 0;
 
+    vmml_quiet_begin(&quiet);
     while (at < output->text.used && output->error == 0) {
         ssize_t done =
             write(output->fd, output->piece + at, output->text.used - at);
@@ -57,6 +60,7 @@ static void flush(struct output *output)
         else if (errno != EINTR)
             output->error = errno;
     }
+    vmml_quiet_end(&quiet, output->error != 0);
     output->text.used = 0;
 }
 

@@ -516,6 +516,25 @@ static void test_windows_evicted(void **state)
 
 /* --- the descriptor ------------------------------------------------------- */
 
+/* A process that may not have so large a file is not ended by that. */
+static void test_file_size_limit(void **state)
+{
+    struct vmml_ledger *ledger = NULL;
+    struct rlimit limit, small;
+    int status;
+
+    (void)state;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    small = limit;
+    small.rlim_cur = 1 << 20;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    status = vmml_ledger_create(&ledger);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    assert_int_equal(status, -EFBIG);
+    assert_int_equal(vmml_ledger_create(&ledger), 0);
+    vmml_ledger_destroy(ledger);
+}
+
 static void test_descriptor(void **state)
 {
     struct pair *pair = *state;
@@ -829,6 +848,7 @@ int main(void)
         TEST(test_descriptors_closed_in_child),
         TEST(test_wrong_nonce),
         TEST(test_pooled),
+        cmocka_unit_test(test_file_size_limit),
         cmocka_unit_test(test_two_processes),
     };
 

@@ -12,6 +12,7 @@
 #include <limits.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
 
@@ -188,6 +189,29 @@ static void test_broken_pipe(void **state)
     close(saved_stderr);
     sigpending(&pending);
     assert_int_equal(sigismember(&pending, SIGPIPE), 0);
+}
+
+/* Nor a file that is not to grow (RLIMIT_FSIZE). */
+static void test_file_that_may_not_grow(void **state)
+{
+    struct rlimit limit, small;
+    FILE *file = tmpfile();
+    sigset_t pending;
+
+    assert_non_null(file);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    small = limit;
+    small.rlim_cur = 0;
+    saved_stderr = dup(STDERR_FILENO);
+    dup2(fileno(file), STDERR_FILENO);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    vmml_warn("nobody writes this");
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    dup2(saved_stderr, STDERR_FILENO);
+    close(saved_stderr);
+    fclose(file);
+    sigpending(&pending);
+    assert_int_equal(sigismember(&pending, SIGXFSZ), 0);
 }
 
 static size_t read_file(const char *path)
@@ -567,6 +591,7 @@ int main(void)
         cmocka_unit_test(test_errno_kept),
         cmocka_unit_test(test_level),
         cmocka_unit_test(test_broken_pipe),
+        cmocka_unit_test(test_file_that_may_not_grow),
     };
 
     unsetenv("VMMLANE_LOG");

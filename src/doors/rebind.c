@@ -86,6 +86,21 @@ static bool vmml_set_add(_Atomic uint64_t *set, uint64_t value)
     return false;
 }
 
+/* What is loaded after something was unloaded may have its name and its place.
+ * To look at one twice changes nothing. */
+static int vmml_rebind_forget_unloaded(struct dl_phdr_info *info, size_t size,
+                                       void *data)
+{
+    static _Atomic unsigned long long last;
+
+    (void)size;
+    (void)data;
+    if (atomic_exchange(&last, info->dlpi_subs) != info->dlpi_subs)
+        for (size_t i = 0; i < 128; i++)
+            atomic_store(&vmml_rebind_done[i], 0);
+    return 1;
+}
+
 /* The loader has made whole pages of PT_GNU_RELRO read-only; a part of a page
  * at the end is data. */
 static bool vmml_is_read_only(const struct vmml_rebind *module, void **slot)
@@ -238,6 +253,7 @@ void vmml_rebind_scan(void)
 
     if (!vmml_conf()->on)
         return;
+    dl_iterate_phdr(vmml_rebind_forget_unloaded, NULL);
     while (dl_iterate_phdr(vmml_rebind_match, &search) == 1) {
         if (!vmml_set_add(vmml_rebind_done, search.identity))
             continue;

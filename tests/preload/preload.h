@@ -71,6 +71,7 @@ void *preload_old_dlsym(void *handle, const char *name);
     X("ucx-fence", case_ucx_fence)                                             \
     X("deepbind-plugin", case_deepbind_plugin)                                 \
     X("deepbind-module", case_deepbind_module)                                 \
+    X("deepbind-again", case_deepbind_again)                                   \
     X("deepbind-all", case_deepbind_all)                                       \
     X("fork", case_fork)                                                       \
     X("closed-stderr", case_closed_stderr)

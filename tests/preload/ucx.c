@@ -161,6 +161,27 @@ void case_deepbind_module(void)
     }
 }
 
+/* Closed, and opened once more at the same place. */
+void case_deepbind_again(void)
+{
+    const void *place = NULL;
+
+    for (int i = 0; i < 3; i++) {
+        void *module =
+            dlopen("libuct_cuda.so.0", RTLD_LAZY | RTLD_LOCAL | RTLD_DEEPBIND);
+
+        CHECK(module != NULL);
+        CHECK(place == NULL ||
+              place == preload_symbol(module, "fake_module_resolve"));
+        place = preload_symbol(module, "fake_module_resolve");
+        call_module(module, false);
+        CHECK(dlsym(module, "ucs_module_global_init") != NULL);
+        call_module(module, preload_served());
+        CHECK(dlclose(module) == 0);
+        CHECK(dlopen("libuct_cuda.so.0", RTLD_LAZY | RTLD_NOLOAD) == NULL);
+    }
+}
+
 /* All of it deep-bound: nothing calls the shim until memory is allocated. */
 void case_deepbind_all(void)
 {

@@ -3,7 +3,8 @@
  * VMMLANE_POOLS=default: a device that has its default pool as its current one
  * gets a pool that can export descriptors. No pool of others is changed: the
  * default pool stays as it is, and a current pool that somebody chose stays
- * current.
+ * current. What the program asks of the default pool afterwards is asked of the
+ * given one too.
  */
 #include "pool/pool.h"
 
@@ -16,6 +17,33 @@
 #define DEVICES_MAX 64
 
 static _Atomic uint64_t looked_at;
+
+/* By device: its default pool, and the one that it was given. */
+static struct {
+    _Atomic(CUmemoryPool) usual;
+    _Atomic(CUmemoryPool) given;
+} twins[DEVICES_MAX];
+
+CUmemoryPool vmml_pool_twin(CUmemoryPool usual)
+{
+    size_t i;
+
+    for (i = 0; i < DEVICES_MAX && usual != NULL; i++)
+        if (atomic_load(&twins[i].usual) == usual)
+            return atomic_load(&twins[i].given);
+    return NULL;
+}
+
+void vmml_pool_forget_twin(CUmemoryPool pool)
+{
+    size_t i;
+
+    for (i = 0; i < DEVICES_MAX; i++) {
+        CUmemoryPool given = pool;
+
+        atomic_compare_exchange_strong(&twins[i].given, &given, NULL);
+    }
+}
 
 /* How memory is kept and used again, as the default pool has it. */
 static void copy_settings(const struct vmml_real *real, CUmemoryPool from,
@@ -44,6 +72,29 @@ static void copy_settings(const struct vmml_real *real, CUmemoryPool from,
     }
 }
 
+/* Which other devices may use its memory: kernels there would fault. */
+static CUresult copy_access(const struct vmml_real *real, CUdevice device,
+                            CUmemoryPool from, CUmemoryPool to)
+{
+    CUmemAccessDesc desc = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    CUresult result;
+    int count = 0;
+
+    if (real->cuMemPoolGetAccess == NULL || real->cuMemPoolSetAccess == NULL)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    result = real->cuDeviceGetCount(&count);
+    for (; desc.location.id < count && result == CUDA_SUCCESS;
+         desc.location.id++) {
+        if (desc.location.id == device)
+            continue;
+        result = real->cuMemPoolGetAccess(&desc.flags, from, &desc.location);
+        if (result == CUDA_SUCCESS &&
+            desc.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE)
+            result = real->cuMemPoolSetAccess(to, &desc, 1);
+    }
+    return result;
+}
+
 static CUresult make(const struct vmml_real *real, CUdevice device,
                      CUmemoryPool from)
 {
@@ -58,24 +109,32 @@ static CUresult make(const struct vmml_real *real, CUdevice device,
     if (result != CUDA_SUCCESS)
         return result;
     copy_settings(real, from, pool);
-    result = real->cuDeviceSetMemPool(device, pool);
+    /* First, so that what is asked of the default pool meanwhile is of both. */
+    atomic_store(&twins[device].given, pool);
+    atomic_store(&twins[device].usual, from);
+    result = copy_access(real, device, from, pool);
+    if (result == CUDA_SUCCESS)
+        result = real->cuDeviceSetMemPool(device, pool);
+    if (result != CUDA_SUCCESS)
+        vmml_pool_forget_twin(pool);
     if (result != CUDA_SUCCESS && real->cuMemPoolDestroy != NULL &&
         real->cuMemPoolDestroy(pool) != CUDA_SUCCESS)
         vmml_debug("a pool that is not used stays");
     return result;
 }
 
-static void provide(const struct vmml_real *real, CUdevice device)
+/* False: the driver cannot be asked now. */
+static bool provide(const struct vmml_real *real, CUdevice device)
 {
     CUmemoryPool usual, current;
     CUresult result;
 
     if (real->cuDeviceGetMemPool(&current, device) != CUDA_SUCCESS ||
         real->cuDeviceGetDefaultMemPool(&usual, device) != CUDA_SUCCESS)
-        return;
+        return false;
     if (current != usual) {
         vmml_debug("device %d has a pool that somebody chose", (int)device);
-        return;
+        return true;
     }
     result = make(real, device, usual);
     if (result == CUDA_SUCCESS)
@@ -86,6 +145,7 @@ static void provide(const struct vmml_real *real, CUdevice device)
                        "pool, which is not shareable: a pool that can export "
                        "descriptors cannot be had (%d)",
                        (int)device, (int)result);
+    return true;
 }
 
 void vmml_pool_provide_for(const struct vmml_real *real, CUdevice device)
@@ -93,6 +153,7 @@ void vmml_pool_provide_for(const struct vmml_real *real, CUdevice device)
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     struct vmml_relaxed relaxed;
     uint64_t bit;
+    bool done;
 
     if (device < 0 || device >= DEVICES_MAX ||
         real->cuDeviceGetMemPool == NULL ||
@@ -107,9 +168,10 @@ void vmml_pool_provide_for(const struct vmml_real *real, CUdevice device)
     pthread_mutex_lock(&lock);
     if (!(atomic_load(&looked_at) & bit)) {
         vmml_relax(real, &relaxed);
-        provide(real, device);
+        done = provide(real, device);
         vmml_relax_end(real, &relaxed);
-        atomic_fetch_or(&looked_at, bit);
+        if (done)
+            atomic_fetch_or(&looked_at, bit);
     }
     pthread_mutex_unlock(&lock);
 }

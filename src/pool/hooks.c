@@ -6,6 +6,7 @@
 
 #include "base/conf.h"
 #include "base/fork.h"
+#include "base/log.h"
 #include "doors/real.h"
 #include "pool/pool.h"
 
@@ -77,6 +78,7 @@ CUresult vmml_cuMemPoolDestroy(const void *caller, CUmemoryPool pool)
     /* Before: the next pool may have the same handle. */
     if (is_watching())
         vmml_pool_destroyed(pool);
+    vmml_pool_forget_twin(pool);
     return real->cuMemPoolDestroy(pool);
 }
 
@@ -88,6 +90,62 @@ static bool provides(void)
 
     return conf->pools == VMML_POOLS_DEFAULT && conf->on && conf->share &&
            !vmml_in_child;
+}
+
+/* The pool that a device was given in the place of this one, its default pool:
+ * what the program asks of the one it means for the memory that it gets. */
+static CUmemoryPool twin(CUmemoryPool pool, CUresult result)
+{
+    return result == CUDA_SUCCESS && provides() ? vmml_pool_twin(pool) : NULL;
+}
+
+CUresult vmml_cuMemPoolSetAccess(const void *caller, CUmemoryPool pool,
+                                 const CUmemAccessDesc *map, size_t count)
+{
+    const struct vmml_real *real = vmml_real();
+    CUmemoryPool other;
+    CUresult result;
+
+    (void)caller;
+    if (real == NULL || real->cuMemPoolSetAccess == NULL)
+        return VMML_CU_MISSING;
+    result = real->cuMemPoolSetAccess(pool, map, count);
+    other = twin(pool, result);
+    return other == NULL ? result : real->cuMemPoolSetAccess(other, map, count);
+}
+
+CUresult vmml_cuMemPoolSetAttribute(const void *caller, CUmemoryPool pool,
+                                    CUmemPool_attribute attribute, void *value)
+{
+    const struct vmml_real *real = vmml_real();
+    CUmemoryPool other;
+    CUresult result;
+
+    (void)caller;
+    if (real == NULL || real->cuMemPoolSetAttribute == NULL)
+        return VMML_CU_MISSING;
+    result = real->cuMemPoolSetAttribute(pool, attribute, value);
+    other = twin(pool, result);
+    if (other != NULL &&
+        real->cuMemPoolSetAttribute(other, attribute, value) != CUDA_SUCCESS)
+        vmml_debug("setting %d of the default pool is not taken over",
+                   (int)attribute);
+    return result;
+}
+
+CUresult vmml_cuMemPoolTrimTo(const void *caller, CUmemoryPool pool,
+                              size_t keep)
+{
+    const struct vmml_real *real = vmml_real();
+    CUmemoryPool other;
+    CUresult result;
+
+    (void)caller;
+    if (real == NULL || real->cuMemPoolTrimTo == NULL)
+        return VMML_CU_MISSING;
+    result = real->cuMemPoolTrimTo(pool, keep);
+    other = twin(pool, result);
+    return other == NULL ? result : real->cuMemPoolTrimTo(other, keep);
 }
 
 CUresult vmml_cuMemAllocAsync(const void *caller, CUdeviceptr *ptr, size_t size,

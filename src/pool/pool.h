@@ -67,6 +67,11 @@ CUcontext vmml_pool_context(const struct vmml_real *real, CUdeviceptr ptr);
 void vmml_pool_provide(const struct vmml_real *real, CUstream stream);
 void vmml_pool_provide_for(const struct vmml_real *real, CUdevice device);
 
+/* The pool that was given to the device whose default pool this is, or NULL. */
+CUmemoryPool vmml_pool_twin(CUmemoryPool usual);
+/* This pool is about to be destroyed. */
+void vmml_pool_forget_twin(CUmemoryPool pool);
+
 /* In a child of fork: close what was inherited. */
 void vmml_pool_fork_child(void);
 

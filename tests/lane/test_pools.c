@@ -635,6 +635,56 @@ static void every_device_gets_a_pool(void)
     CHECK_EQUAL(sim_call_count("cuMemPoolCreate"), 2);
 }
 
+static int access_of(CUmemoryPool pool, int device)
+{
+    CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE,
+                              .id = device};
+    CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+
+    CHECK_CU(cuMemPoolGetAccess(&flags, pool, &location));
+    return (int)flags;
+}
+
+/* What the program asks of a device's default pool it asks for the memory that
+ * it is going to have. */
+static void default_pool_is_followed(void)
+{
+    CUmemAccessDesc desc = {
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1},
+        .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    uint64_t threshold = 12345678, value = 0;
+    CUmemoryPool usual, current;
+    CUdeviceptr ptr;
+    int i;
+
+    setenv("VMMLANE_POOLS", "default", 1);
+    setenv("VMMLANE_SIM_DEVICES", "3", 1);
+    lane_cuda(0);
+    CHECK_CU(cuDeviceGetDefaultMemPool(&usual, 0));
+    CHECK_CU(vmml_cuMemPoolSetAccess(NULL, usual, &desc, 1));
+    CHECK_CU(vmml_cuMemAllocAsync(NULL, &ptr, MIB, NULL));
+    CHECK_CU(vmml_cuDeviceGetMemPool(NULL, &current, 0));
+    CHECK(current != usual);
+    CHECK_EQUAL(access_of(current, 1), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    CHECK_EQUAL(access_of(current, 2), CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    desc.location.id = 2;
+    CHECK_CU(vmml_cuMemPoolSetAccess(NULL, usual, &desc, 1));
+    CHECK_EQUAL(access_of(current, 2), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    CHECK_CU(vmml_cuMemPoolSetAttribute(
+        NULL, usual, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+    CHECK_CU(cuMemPoolGetAttribute(current, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+                                   &value));
+    CHECK_EQUAL(value, threshold);
+    CHECK_CU(vmml_cuMemPoolTrimTo(NULL, usual, 0));
+    CHECK_EQUAL(sim_call_count("cuMemPoolTrimTo"), 2);
+    /* A pool of the program's own is nobody's twin. */
+    for (i = 0; i < 2; i++) {
+        CHECK_CU(vmml_cuMemPoolTrimTo(NULL, i ? current : make_pool(0), 0));
+        CHECK_EQUAL(sim_call_count("cuMemPoolTrimTo"), 3 + i);
+    }
+}
+
 static void chosen_pool_is_kept(void)
 {
     CUmemoryPool chosen, current;
@@ -649,6 +699,20 @@ static void chosen_pool_is_kept(void)
     CHECK_CU(vmml_cuDeviceGetMemPool(NULL, &current, 0));
     CHECK(current == chosen);
     CHECK_EQUAL(sim_call_count("cuMemPoolCreate"), 1);
+}
+
+/* A device that cannot be asked now is not given up. */
+static void pool_is_tried_again(void)
+{
+    CUdeviceptr ptr;
+
+    setenv("VMMLANE_POOLS", "default", 1);
+    lane_cuda(0);
+    sim_fail("cuDeviceGetMemPool", 1, CUDA_ERROR_UNKNOWN, 0);
+    CHECK_CU(vmml_cuMemAllocAsync(NULL, &ptr, MIB, NULL));
+    CHECK_EQUAL(types_of(ptr), 0);
+    CHECK_CU(vmml_cuMemAllocAsync(NULL, &ptr, MIB, NULL));
+    CHECK_EQUAL(types_of(ptr), FD_TYPE);
 }
 
 static void pool_that_cannot_be_had(void)
@@ -1185,6 +1249,8 @@ int main(int argc, char **argv)
         LANE_TEST(free_beside_a_pack),
         LANE_TEST(successor_is_served_on),
         LANE_TEST(every_device_gets_a_pool),
+        LANE_TEST(default_pool_is_followed),
+        LANE_TEST(pool_is_tried_again),
         LANE_TEST(chosen_pool_is_kept),
         LANE_TEST(pool_that_cannot_be_had),
         LANE_PAIR(bytes_of_a_pool),

@@ -60,7 +60,8 @@ void sweep_arm_from(char **environment);
 
 void sweep_live(enum live what, long change);
 
-/* libc_calls.c: the replacement of an import of the shim, or NULL. */
+/* libc_calls.c and count_calls.c: the replacement of an import of the shim, or
+ * NULL. */
 void *sweep_replacement(const char *name);
 struct call *sweep_libc_call(size_t index);
 
@@ -70,6 +71,11 @@ struct call *sweep_driver_call_at(size_t index);
 
 /* shim.c: the shim in this process. */
 bool sweep_in_shim(const void *address);
+
+/* Visits the functions that the shim imports, and their slots in its GOT. */
+typedef void sweep_import_fn(const char *name, void **slot);
+void sweep_each_import(sweep_import_fn *visit);
+void sweep_write_slot(void **slot, void *value);
 
 /* Name of the shim's function around `address`, or "". */
 const char *sweep_function_at(const void *address);

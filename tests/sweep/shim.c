@@ -98,7 +98,7 @@ static void read_symbols(void)
     must(shim.symbols != NULL, "the shim has no symbol table");
 }
 
-static void write_slot(void **slot, void *value)
+void sweep_write_slot(void **slot, void *value)
 {
     uintptr_t page = (uintptr_t)slot & ~4095ul;
 
@@ -115,30 +115,40 @@ static uintptr_t entry(Elf64_Sxword tag)
     return 0;
 }
 
-/* Returns how many names were replaced. */
-static size_t replace_imports(uintptr_t table, size_t bytes)
+static void visit_table(uintptr_t table, size_t bytes, sweep_import_fn *visit)
 {
     const Elf64_Sym *symbols = (const Elf64_Sym *)entry(DT_SYMTAB);
     const char *strings = (const char *)entry(DT_STRTAB);
     const Elf64_Rela *rela = (const Elf64_Rela *)table;
-    size_t replaced = 0;
 
     for (size_t i = 0; i < bytes / sizeof(*rela); i++) {
         unsigned long type = ELF64_R_TYPE(rela[i].r_info);
         const Elf64_Sym *symbol = &symbols[ELF64_R_SYM(rela[i].r_info)];
-        void *replacement;
 
-        if (type != R_X86_64_JUMP_SLOT && type != R_X86_64_GLOB_DAT)
-            continue;
-        replacement = symbol->st_shndx == SHN_UNDEF
-                          ? sweep_replacement(strings + symbol->st_name)
-                          : NULL;
-        if (replacement == NULL)
-            continue;
-        write_slot((void **)(shim.base + rela[i].r_offset), replacement);
-        replaced++;
+        if ((type == R_X86_64_JUMP_SLOT || type == R_X86_64_GLOB_DAT) &&
+            symbol->st_shndx == SHN_UNDEF &&
+            ELF64_ST_TYPE(symbol->st_info) != STT_OBJECT)
+            visit(strings + symbol->st_name,
+                  (void **)(shim.base + rela[i].r_offset));
     }
-    return replaced;
+}
+
+void sweep_each_import(sweep_import_fn *visit)
+{
+    visit_table(entry(DT_JMPREL), entry(DT_PLTRELSZ), visit);
+    visit_table(entry(DT_RELA), entry(DT_RELASZ), visit);
+}
+
+static size_t replaced;
+
+static void replace(const char *name, void **slot)
+{
+    void *replacement = sweep_replacement(name);
+
+    if (replacement == NULL)
+        return;
+    sweep_write_slot(slot, replacement);
+    replaced++;
 }
 
 /* Linked with -z initfirst: before the constructors of all other libraries,
@@ -146,15 +156,12 @@ static size_t replace_imports(uintptr_t table, size_t bytes)
 __attribute__((constructor)) static void install(int count, char **arguments,
                                                  char **environment)
 {
-    size_t replaced;
-
     (void)count;
     (void)arguments;
     if (dl_iterate_phdr(find_shim, NULL) == 0)
         return;
     read_symbols();
-    replaced = replace_imports(entry(DT_JMPREL), entry(DT_PLTRELSZ));
-    replaced += replace_imports(entry(DT_RELA), entry(DT_RELASZ));
+    sweep_each_import(replace);
     must(replaced > 0, "no import of the shim was found");
     sweep_arm_from(environment);
 }

@@ -49,6 +49,7 @@ struct options {
     int rounds;        /* rounds of re-backing */
     int growth;        /* largest growth step, in chunks */
     int descriptors;   /* what a chunk costs its exporter */
+    int posts;         /* of the scenario "descriptors" */
     double timeout;    /* seconds that one wait may take */
     const char *plan;  /* of the sweep: a file */
     const char *sizes; /* bench.h: of messages, "1M,64M,all" */
@@ -485,6 +486,8 @@ void scenario_bench_tag(void);
 void scenario_bench_storm(void);
 void scenario_bench_register(void);
 void scenario_bench_ranges(void);
+void scenario_descriptors(void);
+void scenario_split(void);
 
 /* scenarios_sweep.c: obeys a payload of CMD_SWEEP; the text is the caller's. */
 char *sweep_obey(const char *payload);

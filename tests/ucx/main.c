@@ -14,6 +14,7 @@ struct options opt = {
     .rounds = 4,
     .growth = 64,
     .descriptors = 1,
+    .posts = 10000,
     .timeout = 60,
     .sizes = "all",
     .budget = 0.4,
@@ -31,6 +32,7 @@ enum {
     OPT_ROUNDS,
     OPT_GROWTH,
     OPT_DESCRIPTORS,
+    OPT_POSTS,
     OPT_TIMEOUT,
     OPT_PLAN,
     OPT_SIZES,
@@ -54,6 +56,7 @@ static const struct option options[] = {
     {"rounds", required_argument, NULL, OPT_ROUNDS},
     {"growth", required_argument, NULL, OPT_GROWTH},
     {"descriptors", required_argument, NULL, OPT_DESCRIPTORS},
+    {"posts", required_argument, NULL, OPT_POSTS},
     {"timeout", required_argument, NULL, OPT_TIMEOUT},
     {"plan", required_argument, NULL, OPT_PLAN},
     {"sizes", required_argument, NULL, OPT_SIZES},
@@ -108,6 +111,9 @@ static void take(int option)
         break;
     case OPT_DESCRIPTORS:
         opt.descriptors = atoi(optarg);
+        break;
+    case OPT_POSTS:
+        opt.posts = atoi(optarg);
         break;
     case OPT_TIMEOUT:
         opt.timeout = atof(optarg);

@@ -200,6 +200,7 @@ class Side:
     client: Path
     shim: Path = None
     counter: Path = None
+    behind: Path = None  # a preload behind the shim
     environment: dict = dataclasses.field(default_factory=dict)
 
 
@@ -267,7 +268,8 @@ def environment_of(side, driver, tls, hook_mode):
     for name in [n for n in env if n.startswith("UCX_")]:
         del env[name]
     env.pop("LD_PRELOAD", None)
-    preloads = [str(path) for path in (side.counter, side.shim) if path]
+    preloads = [str(path) for path in
+                (side.counter, side.shim, side.behind) if path]
     if preloads:
         env["LD_PRELOAD"] = " ".join(preloads)
     env.update({

@@ -52,9 +52,18 @@ class Sizes:
     extent: str  # more than a tenth of the device's memory
     memory: dict # settings that make the device that small
     killed: str  # of a transfer that takes long
+    split: str   # of no handle type, sent in 512 pieces and as one
     many: str    # chunks; fewer where the limit of descriptors is lower
     descriptors: int  # of the exporter, for each chunk
 
+
+EVERY = os.environ.get("VMML_TEST_EVERY") == "1"
+
+# Calls of the C library that are no system call and take no lock.
+HARMLESS = {"memchr", "memcmp", "memcpy", "memmove", "memset", "strchr",
+            "strcmp", "strlen", "strncmp", "strrchr"}
+# How a copy is posted.
+COPIES = {"cuMemcpyDtoDAsync_v2", "cuMemcpyAsync", "cuMemcpyBatchAsync_v2"}
 
 QUERIED = "vmm:3x2M+16M"
 SIMULATED = Sizes(main="vmm:26x4M/2M@76M", malloc="malloc:76M",
@@ -65,13 +74,13 @@ SIMULATED = Sizes(main="vmm:26x4M/2M@76M", malloc="malloc:76M",
                   extent="vmm:32x2M",
                   memory={"VMMLANE_SIM_VRAM_MB": "512",
                           "VMMLANE_SIM_DOMAIN": f"tail{os.getpid()}"},
-                  killed="vmm:16x2M", many="vmm:3000x2M", descriptors=2)
+                  killed="vmm:16x2M", split="none:64x2M", many="vmm:3000x2M", descriptors=2)
 REAL = Sizes(main="vmm:26x20M@512M", malloc="malloc:512M",
              small="vmm:8x8M",
              chunks=["vmm:1x512M", "vmm:256x2M", "single:512M", "first:512M",
                      "none:26x20M@512M", "vmm:48x20M/2M", "pool:512M"],
              below="vmm:8x20M+512M", holey="vmm:16x20M", growth=64,
-             extent="vmm:760x20M", memory={}, killed="vmm:1024x20M",
+             extent="vmm:760x20M", memory={}, killed="vmm:1024x20M", split="none:512x2M",
              many="vmm:65000x2M", descriptors=1)
 
 
@@ -88,6 +97,7 @@ class Case:
     arguments: tuple = ()
     slow_importer: bool = False  # its copies, on the simulated driver
     compared: bool = False       # UCX's calls with the driver's own answers
+    counted: bool = False        # the importer's shim: what it calls
     tls: str = None
 
     @property
@@ -101,6 +111,9 @@ class Case:
     def served(self):
         """Both sides have the shim, and nothing switches the lane off."""
         share = self.environment.get("VMMLANE_SHARE")
+        if self.kind.startswith("none") and \
+                self.environment.get("VMMLANE_CREATE") == "off":
+            return False
         if self.shims != (True, True) or share == "off":
             return False
         if self.kind.startswith("async") and \
@@ -221,6 +234,22 @@ def cases_settings(sizes, version):
                    arguments=("--peer-errors",))
 
 
+def cases_descriptors(options, sizes, version):
+    """What a descriptor costs (A5), and memory in pieces (A6)."""
+    both = ((version,) * 2, (True, True))
+    if options.count_calls:
+        yield Case("descriptors", "descriptors", sizes.main, *both,
+                   counted=True,
+                   arguments=("--posts", "100000" if EVERY else "10000"))
+    # 1 GiB in chunks of 2 MiB is what users had.
+    split = REAL.split if EVERY else sizes.split
+    yield Case("descriptors", "split", split, *both,
+               arguments=("--reps", "1") if options.driver else ())
+    yield Case("descriptors-as-asked", "split", "none:2x2M", *both,
+               environment={"VMMLANE_CREATE": "off"},
+               arguments=("--reps", "0"))
+
+
 def cases_one_sided(sizes, version):
     for name, shims in (("exporter-only", (True, False)),
                         ("importer-only", (False, True))):
@@ -314,7 +343,8 @@ def cases_mixed(sizes, versions):
 # of UCX is in them. Pairs of (group, scenarios), no scenarios being all.
 SHARED = {"1.18.1", "1.19.0", "1.21.0"}
 LEFT = {"no-rcache": (), "fence-ep_based": (), "pool-as-cuda": (),
-        "pool-default": (), "share-off-uncached": (), "vmm-local": (),
+        "pool-default": (), "descriptors": (), "descriptors-as-asked": (),
+        "share-off-uncached": (), "vmm-local": (),
         "local-memh": (), "peer-errors": (),
         "reloc": ("growth", "reback-quiet"), "shim": ("flipped", "old-key")}
 
@@ -347,6 +377,8 @@ def every_case(options, sizes):
             yield from cases_settings(sizes, version)
         if "pools" in options.group:
             yield from cases_pools(version)
+        if "descriptors" in options.group:
+            yield from cases_descriptors(options, sizes, version)
         if "one-sided" in options.group:
             yield from cases_one_sided(sizes, version)
         if "hostile" in options.group:
@@ -500,11 +532,49 @@ def judge_compared(case, outcome):
     return problems
 
 
+def judge_as_asked(case, outcome):
+    """One line says why the memory is not shareable, and what to ask for."""
+    if case.group != "descriptors-as-asked":
+        return []
+    lines = [line for log in outcome.logs for line in log.splitlines()
+             if re.match(r"vmmlane\[\d+\] \S+ (WARN|ERROR) ", line)]
+    wanted = ("allocated without a handle type that can be shared",
+              "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR")
+    if len(lines) != 1 or not all(words in lines[0] for words in wanted):
+        return [f"{len(lines)} warnings: {lines[:2]}"]
+    return []
+
+
+def judge_steady(case, outcome):
+    """A descriptor costs no system call, no lock, no call of the driver but
+    the copy."""
+    if not case.counted:
+        return []
+    match = re.search(r"^steady posts=(\d+) calls(.*)$", outcome.logs[1],
+                      re.MULTILINE)
+    if not match:
+        return ["the calls were not counted"]
+    posts = int(match.group(1))
+    calls = {name: (int(own), int(passed)) for name, own, passed in
+             re.findall(r" (\w+)=(\d+)\+(\d+)", match.group(2))}
+    problems = [f"{own} calls of {name} for {posts} descriptors"
+                for name, (own, _) in calls.items()
+                if own > 0 and name not in HARMLESS | COPIES]
+    copies = sum(sum(calls[name]) for name in COPIES & calls.keys())
+    if copies != posts:
+        problems.append(f"{copies} copies for {posts} descriptors")
+    return problems
+
+
 def judge_exports(case, outcome):
-    """A job that registers for each message does not export for each."""
-    if case.scenario != "rounds" or outcome.exports is None:
+    """A job that registers for each message, or each piece, does not export
+    for each."""
+    if case.scenario not in ("rounds", "split") or outcome.exports is None:
         return []
     chunks = int(re.search(r":(\d+)x", case.kind).group(1))
+    if case.scenario == "split":
+        return [] if not case.served or outcome.exports == chunks else \
+            [f"{outcome.exports} exports of {chunks} chunks"]
     if outcome.exports == 0 or outcome.exports > 3 * chunks:
         return [f"{outcome.exports} exports of {chunks} chunks"]
     return []
@@ -537,6 +607,8 @@ def judge(case, outcome, simulated):
     problems += judge_exports(case, outcome)
     problems += judge_layout(case, outcome)
     problems += judge_pool(case, outcome)
+    problems += judge_as_asked(case, outcome)
+    problems += judge_steady(case, outcome)
     problems += judge_context(case, outcome)
     problems += judge_log(case, outcome)
     problems += judge_version(case, outcome)
@@ -592,11 +664,13 @@ def run_case(case, options, clients):
     if case.slow_importer:
         sides[1].environment = {**case.environment,
                                 "VMMLANE_SIM_SLICE_DELAY_US": "200"}
+    if case.counted:
+        sides[1].behind = options.count_calls
     for side, visible in zip(sides, options.visible or ()):
         side.environment = {**side.environment,
                             "CUDA_VISIBLE_DEVICES": visible}
-    arguments = [*case.arguments, "--growth", str(options.sizes.growth),
-                 "--reps", str(options.reps)]
+    arguments = ["--growth", str(options.sizes.growth),
+                 "--reps", str(options.reps), *case.arguments]
     if options.verbose:
         arguments.append("--verbose")
         for side in sides:
@@ -655,7 +729,8 @@ def show_ratios(runs, wanted):
 
 def parse_options():
     groups = ["alone", "shim", "settings", "pools", "one-sided", "mixed",
-              "versions", "large", "hostile", "fabric", "fabric-all"]
+              "descriptors", "versions", "large", "hostile", "fabric",
+              "fabric-all"]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ucx", nargs="+", default=None, metavar="VERSION",
                         help="wheel versions (default: all unpacked)")
@@ -663,6 +738,9 @@ def parse_options():
     parser.add_argument("--other-shim", nargs="+", default=[],
                         metavar="NAME=FILE",
                         help="other versions of it, for the group versions")
+    parser.add_argument("--count-calls", metavar="FILE",
+                        help="libcount-calls.so (tests/sweep), for the group "
+                             "descriptors")
     parser.add_argument("--driver", metavar="DIR",
                         help="folder of the simulated libcuda.so.1")
     parser.add_argument("--scenario", nargs="+", help="only these")
@@ -705,7 +783,9 @@ def prepare(options):
         raise pair.SetupError("no NVIDIA driver here; give --driver DIR")
     if options.shim:
         options.shim = Path(options.shim).resolve(strict=True)
-    if os.environ.get("VMML_TEST_EVERY") == "1":
+    if options.count_calls:
+        options.count_calls = Path(options.count_calls).resolve(strict=True)
+    if EVERY:
         options.share = False
     options.other = {}
     for word in options.other_shim:

@@ -59,6 +59,8 @@ const struct scenario scenarios[] = {
     {"native", scenario_native, false},
     {"late-context", scenario_late_context, true},
     {"sweep", scenario_sweep, false},
+    {"descriptors", scenario_descriptors, false},
+    {"split", scenario_split, false},
     {"mem-query", scenario_memory_query, false},
     {"bench-steady", scenario_bench_steady, false},
     {"bench-plain", scenario_bench_plain, false},

@@ -45,22 +45,27 @@ struct options {
     int fd;      /* socket to the peer */
     int next_fd; /* "restarted": socket to the exporter's successor */
     int device;
-    int reps;          /* repetitions of a timed transfer */
-    int rounds;        /* rounds of re-backing */
-    int growth;        /* largest growth step, in chunks */
-    int descriptors;   /* what a chunk costs its exporter */
-    int posts;         /* of the scenario "descriptors" */
-    double timeout;    /* seconds that one wait may take */
-    const char *plan;  /* of the sweep: a file */
-    const char *sizes; /* bench.h: of messages, "1M,64M,all" */
-    double budget;     /* bench.h: seconds for one line of results */
-    bool tag;          /* UCP's tagged messages too */
-    bool peer_errors;  /* UCP_ERR_HANDLING_MODE_PEER */
-    bool local_memh;   /* give UCX a handle for the local buffer */
+    int reps;             /* repetitions of a timed transfer */
+    int rounds;           /* rounds of re-backing */
+    int growth;           /* largest growth step, in chunks */
+    int descriptors;      /* what a chunk costs its exporter */
+    int posts;            /* of the scenario "descriptors" */
+    double timeout;       /* seconds that one wait may take */
+    const char *plan;     /* of the sweep: a file */
+    const char *sizes;    /* bench.h: of messages, "1M,64M,all" */
+    double budget;        /* bench.h: seconds for one line of results */
+    const char *deepbind; /* a module of UCX, to be opened past every preload */
+    bool deepbind_late;   /* only when CUDA is in use */
+    bool tag;             /* UCP's tagged messages too */
+    bool peer_errors;     /* UCP_ERR_HANDLING_MODE_PEER */
+    bool local_memh;      /* give UCX a handle for the local buffer */
     bool verbose;
 };
 
 extern struct options opt;
+
+/* main.c: opens opt.deepbind, if there is one. */
+void open_deepbind(void);
 
 /* ---- pattern.c: what every byte must be ---- */
 
@@ -495,5 +500,6 @@ char *sweep_obey(const char *payload);
 /* memquery.c: what the cuda_copy memory domain answers for parts of a segment.
  */
 void scenario_memory_query(void);
+void scenario_captured(void);
 
 #endif

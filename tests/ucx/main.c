@@ -1,5 +1,6 @@
 #include "client.h"
 
+#include <dlfcn.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,6 +39,8 @@ enum {
     OPT_SIZES,
     OPT_BUDGET,
     OPT_TAG,
+    OPT_DEEPBIND,
+    OPT_DEEPBIND_LATE,
     OPT_PEER_ERRORS,
     OPT_LOCAL_MEMH,
     OPT_VERBOSE,
@@ -62,6 +65,8 @@ static const struct option options[] = {
     {"sizes", required_argument, NULL, OPT_SIZES},
     {"budget", required_argument, NULL, OPT_BUDGET},
     {"tag", no_argument, NULL, OPT_TAG},
+    {"deepbind", required_argument, NULL, OPT_DEEPBIND},
+    {"deepbind-late", no_argument, NULL, OPT_DEEPBIND_LATE},
     {"peer-errors", no_argument, NULL, OPT_PEER_ERRORS},
     {"local-memh", no_argument, NULL, OPT_LOCAL_MEMH},
     {"verbose", no_argument, NULL, OPT_VERBOSE},
@@ -130,6 +135,12 @@ static void take(int option)
     case OPT_TAG:
         opt.tag = true;
         break;
+    case OPT_DEEPBIND:
+        opt.deepbind = optarg;
+        break;
+    case OPT_DEEPBIND_LATE:
+        opt.deepbind_late = true;
+        break;
     case OPT_PEER_ERRORS:
         opt.peer_errors = true;
         break;
@@ -147,6 +158,15 @@ static void take(int option)
     }
 }
 
+/* As UCX opens its modules when it was built with --enable-module-deepbind; it
+ * finds this one open already (K4). */
+void open_deepbind(void)
+{
+    if (opt.deepbind != NULL &&
+        dlopen(opt.deepbind, RTLD_LAZY | RTLD_LOCAL | RTLD_DEEPBIND) == NULL)
+        die(EXIT_SETUP, "%s", dlerror());
+}
+
 int main(int argc, char **argv)
 {
     int option;
@@ -159,6 +179,8 @@ int main(int argc, char **argv)
     if (opt.role == NULL || opt.fd < 0)
         die(EXIT_USAGE, "--role exporter|importer and --fd are needed; run.py "
                         "starts both");
+    if (!opt.deepbind_late)
+        open_deepbind();
     if (strcmp(opt.role, "exporter") == 0)
         return exporter_main();
     if (strcmp(opt.role, "importer") == 0 && opt.scenario != NULL)

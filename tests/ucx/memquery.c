@@ -77,6 +77,58 @@ static void query(uct_md_h md, const struct segment *segment, uint64_t offset,
         close(attr.dmabuf_fd);
 }
 
+static uct_md_h must_find_md(void)
+{
+    uct_md_h md = find_md();
+
+    if (md == NULL)
+        die(EXIT_SETUP, "no memory domain %s", COMPONENT);
+    return md;
+}
+
+/* A caller outside UCX is told of one chunk. */
+static void ask_outside(const struct segment *segment, uint64_t offset)
+{
+    CUdeviceptr base;
+    size_t size;
+
+    CU_MUST(cuMemGetAddressRange(&base, &size, segment->base + offset));
+    expect("outside-one-chunk",
+           size == segment->chunks[0].size &&
+               base == segment->base + offset / size * size);
+}
+
+/* The registration that failed in Mooncake under SGLang (I1): a tensor over 92
+ * chunks of 20 MiB, in the numbers that a user captured. */
+void scenario_captured(void)
+{
+    const uint64_t offset = 8214528, length = 1916853120;
+    uint64_t seed = new_seed();
+    struct remote remote;
+    struct segment segment;
+    struct key key;
+    uct_md_h md = must_find_md();
+
+    segment_create(&segment, "vmm:92x20M", 0);
+    query(md, &segment, offset, length, "captured");
+    ask_outside(&segment, offset);
+    ask_outside(&segment, offset + length - 1);
+    uct_md_close(md);
+    segment_destroy(&segment);
+
+    /* The same registered, and read where it begins and ends. */
+    remote = remote_alloc("vmm:92x20M", 0);
+    key = key_make(&remote, offset, length);
+    remote_fill(&remote, offset, 4096, seed);
+    report_detail(&remote, "get", key_get(&key, offset, 4096, seed), "begin");
+    remote_fill(&remote, offset + length - 4096, 4096, seed);
+    report_detail(&remote, "get",
+                  key_get(&key, offset + length - 4096, 4096, seed), "end");
+    key_destroy(&key);
+    key_deregister(&key);
+    remote_free(&remote);
+}
+
 void scenario_memory_query(void)
 {
     struct segment segment;
@@ -85,9 +137,7 @@ void scenario_memory_query(void)
 
     segment_create(&segment, opt.kind, 0);
     size = segment.chunks[0].size;
-    md = find_md();
-    if (md == NULL)
-        die(EXIT_SETUP, "no memory domain %s", COMPONENT);
+    md = must_find_md();
     query(md, &segment, segment.data_offset, segment.data_length, "all");
     query(md, &segment, segment.data_offset + size + 4096, 4096, "offset");
     query(md, &segment, segment.data_offset + size - 4096, 8192, "crossing");

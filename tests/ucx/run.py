@@ -74,13 +74,15 @@ SIMULATED = Sizes(main="vmm:26x4M/2M@76M", malloc="malloc:76M",
                   extent="vmm:32x2M",
                   memory={"VMMLANE_SIM_VRAM_MB": "512",
                           "VMMLANE_SIM_DOMAIN": f"tail{os.getpid()}"},
-                  killed="vmm:16x2M", split="none:64x2M", many="vmm:3000x2M", descriptors=2)
+                  killed="vmm:16x2M", split="none:64x2M", many="vmm:3000x2M",
+                  descriptors=2)
 REAL = Sizes(main="vmm:26x20M@512M", malloc="malloc:512M",
              small="vmm:8x8M",
              chunks=["vmm:1x512M", "vmm:256x2M", "single:512M", "first:512M",
                      "none:26x20M@512M", "vmm:48x20M/2M", "pool:512M"],
              below="vmm:8x20M+512M", holey="vmm:16x20M", growth=64,
-             extent="vmm:760x20M", memory={}, killed="vmm:1024x20M", split="none:512x2M",
+             extent="vmm:760x20M", memory={}, killed="vmm:1024x20M",
+             split="none:512x2M",
              many="vmm:65000x2M", descriptors=1)
 
 
@@ -144,7 +146,7 @@ def scenario_list(sizes):
         ("vmm-then-malloc", main), ("malloc-then-vmm", main),
         ("flipped", "vmm:8x2M"), ("own-process", main), ("killed", main), ("late-context", main),
         ("late-context", sizes.malloc),
-        ("mem-query", QUERIED),
+        ("mem-query", QUERIED), ("captured", "vmm:92x20M"),
     ]
 
 
@@ -219,6 +221,12 @@ def cases_settings(sizes, version):
                compared=True)
     if version in ("1.18.0", "1.22.0"):
         yield Case("compared", "whole", "managed:4M", *both, compared=True)
+    # A module of UCX that is bound past every preload (K4).
+    for late in ((), ("--deepbind-late",)):
+        yield Case("deepbind", "whole", sizes.small, *both,
+                   arguments=("--deepbind", str(
+                       pair.Wheel(version).lib / "ucx/libuct_cuda.so.0"),
+                       *late))
     yield Case("share-off", "whole", sizes.small, *both,
                environment={"VMMLANE_SHARE": "off"})
     # A range query for each 8 KiB (A8).
@@ -344,6 +352,7 @@ def cases_mixed(sizes, versions):
 SHARED = {"1.18.1", "1.19.0", "1.21.0"}
 LEFT = {"no-rcache": (), "fence-ep_based": (), "pool-as-cuda": (),
         "pool-default": (), "descriptors": (), "descriptors-as-asked": (),
+        "deepbind": (),
         "share-off-uncached": (), "vmm-local": (),
         "local-memh": (), "peer-errors": (),
         "reloc": ("growth", "reback-quiet"), "shim": ("flipped", "old-key")}

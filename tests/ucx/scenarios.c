@@ -61,6 +61,7 @@ const struct scenario scenarios[] = {
     {"sweep", scenario_sweep, false},
     {"descriptors", scenario_descriptors, false},
     {"split", scenario_split, false},
+    {"captured", scenario_captured, false},
     {"mem-query", scenario_memory_query, false},
     {"bench-steady", scenario_bench_steady, false},
     {"bench-plain", scenario_bench_plain, false},

@@ -33,6 +33,8 @@ void transport_open(void)
     };
     ucp_config_t *config;
 
+    if (opt.deepbind_late)
+        open_deepbind();
     UCX_MUST(ucp_config_read(NULL, NULL, &config));
     UCX_MUST(ucp_init(&params, config, &ucx.context));
     ucp_config_release(config);

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / 'ucx'))
 
 import nixl_pair  # noqa: E402
 import pair  # noqa: E402
-import torch_pair  # noqa: E402
+import tensors  # noqa: E402
 
 KINDS = ('plain', 'expandable')
 MIB = 1 << 20
@@ -44,7 +44,7 @@ def tensors_of_both(torch, count, size):
     both = {}
     for kind in KINDS:
         use(torch, kind)
-        both[kind] = torch_pair.make_tensors(torch, count, size)
+        both[kind] = tensors.make_tensors(torch, count, size)
         if is_expandable(torch, both[kind][0]) != (kind == 'expandable'):
             raise RuntimeError(f'not {kind} segments')
     return both
@@ -52,8 +52,8 @@ def tensors_of_both(torch, count, size):
 
 def register(agent, both):
     return [agent.register_memory(
-        [(*d, '') for d in torch_pair.descriptors(tensors)], 'VRAM')
-        for tensors in both.values()]
+        [(*d, '') for d in tensors.descriptors(made)], 'VRAM')
+        for made in both.values()]
 
 
 def exporter(channel):
@@ -65,7 +65,7 @@ def exporter(channel):
         if message[0] == 'quit':
             return 0
         if message[0] == 'check':
-            nixl_pair.send(channel, torch_pair.wrong_bytes(
+            nixl_pair.send(channel, tensors.wrong_bytes(
                 torch, both[message[1]], message[2]))
             continue
         if message[0] == 'end':
@@ -77,11 +77,11 @@ def exporter(channel):
             continue
         both = tensors_of_both(torch, message[1], message[2])
         for number, kind in enumerate(KINDS):
-            torch_pair.fill(torch, both[kind], 1000 * (number + 1))
+            tensors.fill(torch, both[kind], 1000 * (number + 1))
         held = register(agent, both)
         nixl_pair.send(channel, (
             agent.get_agent_metadata(),
-            {kind: torch_pair.descriptors(both[kind]) for kind in KINDS}))
+            {kind: tensors.descriptors(both[kind]) for kind in KINDS}))
 
 
 def shape(channel, torch, agent, count, size, options):
@@ -92,22 +92,21 @@ def shape(channel, torch, agent, count, size, options):
     held = register(agent, both)
     wrong = 0
     for number, kind in enumerate(KINDS):
-        torch_pair.fill(torch, both[kind], 7)
-        nixl_pair.move(agent, 'READ', torch_pair.descriptors(both[kind]),
+        tensors.fill(torch, both[kind], 7)
+        nixl_pair.move(agent, 'READ', tensors.descriptors(both[kind]),
                        remote[kind], peer, options)
-        wrong += torch_pair.wrong_bytes(torch, both[kind],
-                                        1000 * (number + 1))
+        wrong += tensors.wrong_bytes(torch, both[kind], 1000 * (number + 1))
     # Every source has the same bytes from here on.
     for kind in KINDS:
-        torch_pair.fill(torch, both[kind], 50)
-        nixl_pair.move(agent, 'WRITE', torch_pair.descriptors(both[kind]),
+        tensors.fill(torch, both[kind], 50)
+        nixl_pair.move(agent, 'WRITE', tensors.descriptors(both[kind]),
                        remote[kind], peer, options)
     ways = [(operation, local, there) for operation in ('READ', 'WRITE')
             for local in KINDS for there in KINDS]
     handles = {
         (operation, local, there): agent.initialize_xfer(
             operation,
-            agent.get_xfer_descs(torch_pair.descriptors(both[local]), 'VRAM'),
+            agent.get_xfer_descs(tensors.descriptors(both[local]), 'VRAM'),
             agent.get_xfer_descs(remote[there], 'VRAM'), peer)
         for operation, local, there in ways}
     times = {way: [] for way in ways}
@@ -123,7 +122,7 @@ def shape(channel, torch, agent, count, size, options):
     for kind in KINDS:
         nixl_pair.send(channel, ('check', kind, 50))
         wrong += nixl_pair.receive(channel)
-        wrong += torch_pair.wrong_bytes(torch, both[kind], 50)
+        wrong += tensors.wrong_bytes(torch, both[kind], 50)
     agent.remove_remote_agent(peer)
     for registered in held:
         agent.deregister_memory(registered)

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """NIXL's own wheel, two processes: READ and WRITE of device memory.
 
-Drives nixl-cu13 through its Python interface with raw (address, length,
-device) descriptors, without PyTorch. Each round: one large tensor, many small
-ones registered at once, the large one again, with the memory unmapped and
-mapped anew between them, as after empty_cache(). Every byte is compared.
+Drives NIXL through its Python interface with raw (address, length, device)
+descriptors, without PyTorch. Each round: one large tensor, many small ones
+registered at once, the large one again, with the memory unmapped and mapped
+anew between them, as after empty_cache(). Every byte is compared. --key-first:
+the importer takes the exporter's keys before it has a CUDA context.
 Runs itself twice; needs NumPy, which the wheel needs as well.
 """
 
 import argparse
+import importlib
 import os
 import pickle
 import re
@@ -84,21 +86,36 @@ def wrong_bytes(driver, base, length, seed, piece=16 * MIB):
 # ---- the two processes ----
 
 
+def package():
+    """NIXL's package, whose name depends on the wheel: the first on the path."""
+    for folder in map(Path, sys.path):
+        for name in ("nixl_cu13", "nixl_cu12", "nixl"):
+            if (folder / name / "_api.py").exists():
+                return name
+    raise ImportError("NIXL is not installed")
+
+
 def agent_of(name):
-    from nixl_cu13._api import nixl_agent, nixl_agent_config
-    return nixl_agent(name, nixl_agent_config(backends=["UCX"]))
+    api = importlib.import_module(package() + "._api")
+    return api.nixl_agent(name, api.nixl_agent_config(backends=["UCX"]))
 
 
 def tensors_of(base, count, size):
     return [(base + i * size, size, 0) for i in range(count)]
 
 
-def memory_of(kind, driver, options):
+def device(options):
+    """The driver and this process's memory; the first call makes a context."""
     import cuda
-    if kind == "malloc":
-        return cuda.Plain(driver, options.chunk * MIB, largest(options))
-    return cuda.Expandable(driver, options.chunk * MIB, largest(options),
-                           options.unseen)
+    if not hasattr(options, "device"):
+        driver = cuda.Driver()
+        if options.kind == "malloc":
+            memory = cuda.Plain(driver, options.chunk * MIB, largest(options))
+        else:
+            memory = cuda.Expandable(driver, options.chunk * MIB,
+                                     largest(options), options.unseen)
+        options.device = driver, memory
+    return options.device
 
 
 def largest(options):
@@ -112,9 +129,7 @@ def rounds_of(options):
 
 
 def exporter(channel, options):
-    import cuda
-    driver = cuda.Driver()
-    memory = memory_of(options.kind, driver, options)
+    driver, memory = device(options)
     agent = agent_of("exporter")
     while True:
         message = receive(channel)
@@ -151,35 +166,37 @@ def run_transfer(agent, handle, timeout):
 
 
 def move(agent, operation, local, remote, peer, options):
+    """Transfers all of `remote` several times; returns the median's seconds."""
     handle = agent.initialize_xfer(
         operation, agent.get_xfer_descs(local, "VRAM"),
         agent.get_xfer_descs(remote, "VRAM"), peer)
     times = sorted(run_transfer(agent, handle, options.timeout)
                    for _ in range(options.reps))
     agent.release_xfer_handle(handle)
-    return sum(t[1] for t in remote) / times[len(times) // 2] * 1e-9
+    return times[len(times) // 2]
 
 
-def one_round(channel, driver, agent, memory, count, size, seed, options):
+def one_round(channel, agent, count, size, seed, options):
     """Returns the wrong bytes of READ and of WRITE."""
     total = count * size
     send(channel, ("round", count, size, seed))
     metadata, remote = receive(channel)
     peer = agent.add_remote_agent(metadata)
+    driver, memory = device(options)
     memory.back(total)
     fill(driver, memory.base, total, POISON)
     local = tensors_of(memory.base, count, size)
     registered = agent.register_memory([(*t, "") for t in local], "VRAM")
-    gbps = move(agent, "READ", local, remote, peer, options)
+    seconds = move(agent, "READ", local, remote, peer, options)
     wrong = [wrong_bytes(driver, memory.base, total, seed)]
-    print(f"nixl READ {options.kind} {count}x{size} gbps={gbps:.2f} "
-          f"wrong={wrong[0]}", flush=True)
+    print(f"nixl READ {options.kind} {count}x{size} "
+          f"gbps={total / seconds * 1e-9:.2f} wrong={wrong[0]}", flush=True)
     fill(driver, memory.base, total, seed + 1)
-    gbps = move(agent, "WRITE", local, remote, peer, options)
+    seconds = move(agent, "WRITE", local, remote, peer, options)
     send(channel, ("check", total, seed + 1))
     wrong.append(receive(channel))
-    print(f"nixl WRITE {options.kind} {count}x{size} gbps={gbps:.2f} "
-          f"wrong={wrong[1]}", flush=True)
+    print(f"nixl WRITE {options.kind} {count}x{size} "
+          f"gbps={total / seconds * 1e-9:.2f} wrong={wrong[1]}", flush=True)
     agent.remove_remote_agent(peer)
     agent.deregister_memory(registered)
     memory.empty()
@@ -189,14 +206,13 @@ def one_round(channel, driver, agent, memory, count, size, seed, options):
 
 
 def importer(channel, options):
-    import cuda
-    driver = cuda.Driver()
-    memory = memory_of(options.kind, driver, options)
+    if not options.key_first:
+        device(options)
     agent = agent_of("importer")
     wrong = 0
     for number, (count, size) in enumerate(rounds_of(options)):
-        wrong += one_round(channel, driver, agent, memory, count, size,
-                           2 * number + 1, options)
+        wrong += one_round(channel, agent, count, size, 2 * number + 1,
+                           options)
     send(channel, ("quit",))
     receive(channel)
     return 1 if wrong else 0
@@ -205,18 +221,38 @@ def importer(channel, options):
 # ---- starting them ----
 
 
+def use_wheel(env, folder):
+    """An unpacked wheel in place of what is installed."""
+    folder = Path(folder).resolve(strict=True)
+    env["PYTHONPATH"] = ":".join(
+        [str(folder), *filter(None, [env.get("PYTHONPATH")])])
+    # NIXL looks for its plugins where an installed wheel has them.
+    for plugins in folder.glob("nixl*.libs/nixl"):
+        env["NIXL_PLUGIN_DIR"] = str(plugins)
+
+
+def use_simulated_driver(env, folder):
+    # NIXL's wheels leave cudart to PyTorch's dependencies; without it
+    # UCX has no CUDA, silently.
+    cudart = [pair.cuda_include().parent / "lib",
+              *pair.CACHE.glob("cudart/*/nvidia/*/lib")]
+    env["LD_LIBRARY_PATH"] = ":".join(
+        [str(Path(folder).resolve(strict=True)),
+         *filter(None, [env.get("LD_LIBRARY_PATH")]), *map(str, cudart)])
+    # NIXL up to 1.3 imports torch, whether it is used or not.
+    env["PYTHONPATH"] = ":".join(
+        [*filter(None, [env.get("PYTHONPATH")]), str(pair.HERE / "standin")])
+
+
 def environment_of(options):
     env = dict(os.environ)
     for name in [n for n in env if n.startswith("UCX_")]:
         del env[name]
     env.pop("LD_PRELOAD", None)
+    if options.wheel:
+        use_wheel(env, options.wheel)
     if options.driver:
-        # NIXL's wheel leaves cudart to PyTorch's dependencies; without it
-        # libucm_cuda stays away, silently.
-        env["LD_LIBRARY_PATH"] = ":".join(
-            [str(Path(options.driver).resolve()),
-             *filter(None, [env.get("LD_LIBRARY_PATH")]),
-             str(pair.cuda_include().parent / "lib")])
+        use_simulated_driver(env, options.driver)
     if options.shim:
         env["LD_PRELOAD"] = str(Path(options.shim).resolve(strict=True))
     env.update({
@@ -239,6 +275,8 @@ def start(role, own, options, log):
         command += [f"--{name}", str(getattr(options, name))]
     if options.unseen and role == "exporter":
         command.append("--unseen")
+    if options.key_first:
+        command.append("--key-first")
     return subprocess.Popen(command, env=environment_of(options),
                             pass_fds=[own.fileno()], stdin=subprocess.DEVNULL,
                             stdout=log, stderr=subprocess.STDOUT,
@@ -247,32 +285,32 @@ def start(role, own, options, log):
 
 DEVICE_MEMORY = re.compile(r"remote memory (read|write) .*"
                            r"(into|from) cuda/GPU\d+ (from|to) cuda")
-ROW = re.compile(r"\| +\S*\.\.\S+ +\|(.*)\|(.*)\|")
+LONGEST = re.compile(r"\| +\S*\.\.inf +\|(.*)\|(.*)\|")
 
 
-def lanes(log):
-    """Rows of UCX's protocol tables for transfers between device memories."""
+def largest_lane(log):
+    """What the longest messages between device memories use, by UCX's tables.
+
+    {operation: lanes}; UCX prints a table again where a key leads to others.
+    """
     found = {}
     operation = None
     for line in log.splitlines():
         if "remote memory" in line:
             match = DEVICE_MEMORY.search(line)
             operation = match.group(1) if match else None
-        row = ROW.search(line)
+        row = LONGEST.search(line)
         if operation and row:
+            text = " ".join(cell.strip() for cell in row.groups())
             found.setdefault(operation, []).append(
-                " ".join(cell.strip() for cell in row.groups()))
-    return found
+                "cuda_ipc" if "cuda_ipc" in text else
+                "emulation" if "emulation" in text else text)
+    return {operation: "+".join(dict.fromkeys(lanes))
+            for operation, lanes in found.items()}
 
 
-def largest_lane(log):
-    """Of each operation, what the longest messages use: the last row."""
-    return {operation: "cuda_ipc" if "cuda_ipc" in rows[-1] else
-            "emulation" if "emulation" in rows[-1] else rows[-1]
-            for operation, rows in lanes(log).items()}
-
-
-def run(options):
+def run(options, start=start):
+    """Starts both processes and waits; returns their exit codes and logs."""
     sockets = socket.socketpair()
     logs = [tempfile.TemporaryFile(mode="w+", errors="replace")
             for _ in range(2)]
@@ -294,7 +332,7 @@ def run(options):
     return codes, texts
 
 
-def parse_options():
+def parse_options(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--driver", help="folder of the simulated driver")
     parser.add_argument("--shim", help="libvmmlane.so to preload")
@@ -311,12 +349,30 @@ def parse_options():
     parser.add_argument("--tls", default="cuda_copy,cuda_ipc,tcp")
     parser.add_argument("--unseen", action="store_true",
                         help="the exporter maps and unmaps past every hook (D6)")
+    parser.add_argument("--key-first", action="store_true",
+                        help="the importer's context comes after the keys (A9)")
+    parser.add_argument("--wheel", metavar="DIR",
+                        help="an unpacked wheel of NIXL (default: installed)")
     parser.add_argument("--any-lane", action="store_true",
                         help="do not demand cuda_ipc")
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--role", choices=["exporter", "importer"])
     parser.add_argument("--fd", type=int)
-    return parser.parse_args()
+    return parser.parse_args(arguments)
+
+
+def usable(options):
+    """Can this interpreter import NIXL, where the transfers will run?"""
+    if not Path(options.python).exists():
+        return False
+    options.python = os.path.abspath(options.python)
+    program = "import importlib, nixl_pair as n; " \
+        "importlib.import_module(n.package())"
+    probe = subprocess.run([options.python, "-c", program],
+                           env=environment_of(options), cwd=pair.HERE,
+                           stdout=subprocess.DEVNULL,
+                           stderr=subprocess.DEVNULL)
+    return probe.returncode == 0
 
 
 def main():
@@ -326,12 +382,7 @@ def main():
         role = exporter if options.role == "exporter" else importer
         return role(channel, options)
     options.python = options.python or str(pair.ROOT / ".venv/bin/python")
-    probe = None
-    if Path(options.python).exists():
-        probe = subprocess.run([options.python, "-c", "import nixl_cu13"],
-                               stdout=subprocess.DEVNULL,
-                               stderr=subprocess.DEVNULL)
-    if probe is None or probe.returncode != 0:
+    if not usable(options):
         print("NIXL's wheel is not installed: run scripts/setup --nixl")
         return 77
     codes, (exporter_log, importer_log) = run(options)

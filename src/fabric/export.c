@@ -315,7 +315,8 @@ static enum snapshot name_chunk(struct vmml_block *block,
         entry.offset = chunk->address - window->base;
         entry.size = chunk->size;
         entry.serial = chunk->serial;
-        memcpy(entry.handle, chunk->fabric, sizeof(entry.handle));
+        memcpy(entry.handle, vmml_window_fabric(window, chunk),
+               sizeof(entry.handle));
         put_entry(block, index, &entry, dirty);
         chunk->entry = index;
     }

@@ -221,14 +221,17 @@ static enum vmml_reason enter(struct vmml_window *window,
         vmml_window_next_chunk(window, &from, mapping->base + mapping->size) ==
             NULL) {
         chunk = vmml_window_add_chunk(window, mapping->base, mapping->size);
+        if (chunk != NULL && means->has_fabric &&
+            !vmml_window_set_fabric(window, chunk, &means->fabric)) {
+            vmml_window_remove_chunk(window, chunk);
+            chunk = NULL;
+        }
         if (chunk == NULL)
             reason = VMML_REASON_LEDGER;
     }
     if (chunk != NULL) {
         chunk->buffer_id = mapping->buffer_id;
         chunk->fd = means->fd;
-        chunk->has_fabric = means->has_fabric;
-        memcpy(chunk->fabric, &means->fabric, sizeof(chunk->fabric));
         vmml_exporter.chunk_count += means->fd >= 0;
     }
     pthread_mutex_unlock(&vmml_exporter.lock);
@@ -244,7 +247,8 @@ static int put_in_ledger(const struct vmml_window *window,
     if (chunk->fd < 0)
         return vmml_ledger_publish_fabric(
             vmml_exporter.ledger, window->index, chunk->address, chunk->size,
-            chunk->fabric, (uint32_t)window->device, &chunk->serial);
+            vmml_window_fabric(window, chunk), (uint32_t)window->device,
+            &chunk->serial);
     return vmml_ledger_publish(vmml_exporter.ledger, window->index,
                                chunk->address, chunk->size, chunk->fd,
                                (uint32_t)window->device, &chunk->serial);

@@ -127,6 +127,7 @@ void vmml_window_release(struct vmml_window *window)
         return;
     munmap(window->granules, granules_bytes(window->size));
     free(window->chunks);
+    free(window->fabrics);
     free(window);
 }
 
@@ -190,6 +191,31 @@ struct vmml_chunk *vmml_window_add_chunk(struct vmml_window *window,
     mark_granules(window, address, size, index + 1);
     window->live++;
     return chunk;
+}
+
+bool vmml_window_set_fabric(struct vmml_window *window,
+                            struct vmml_chunk *chunk, const void *handle)
+{
+    size_t index = (size_t)(chunk - window->chunks);
+    void *fabrics;
+
+    if (index >= window->fabric_capacity) {
+        fabrics = realloc(window->fabrics,
+                          window->chunk_capacity * sizeof(*window->fabrics));
+        if (fabrics == NULL)
+            return false;
+        window->fabrics = fabrics;
+        window->fabric_capacity = window->chunk_capacity;
+    }
+    memcpy(window->fabrics[index], handle, VMML_FABRIC_SIZE);
+    chunk->has_fabric = true;
+    return true;
+}
+
+const uint8_t *vmml_window_fabric(const struct vmml_window *window,
+                                  const struct vmml_chunk *chunk)
+{
+    return window->fabrics[chunk - window->chunks];
 }
 
 void vmml_window_remove_chunk(struct vmml_window *window,

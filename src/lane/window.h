@@ -37,14 +37,13 @@ struct vmml_chunk {
     uint64_t buffer_id;
     uint64_t serial; /* of its publication in the ledger */
     uint64_t token;  /* of the unmap that it is in */
-    int fd;          /* -1: it is shared by `fabric` */
-    uint32_t slot;   /* in the ledger, or VMML_NO_SLOT */
-    uint8_t state;   /* enum vmml_export_state */
     uint64_t idle;   /* its place among those to be closed, 0: none */
+    int fd;          /* -1: it is shared by its fabric handle */
+    uint32_t slot;   /* in the ledger, or VMML_NO_SLOT */
     uint32_t next_free;
-    bool has_fabric;
-    uint8_t fabric[VMML_FABRIC_SIZE]; /* CUmemFabricHandle */
-    uint32_t entry;                   /* its place in the window's block */
+    uint32_t entry;  /* its place in the window's block */
+    uint8_t state;   /* enum vmml_export_state */
+    bool has_fabric; /* vmml_window_fabric() */
 };
 
 /* For each granule of a window. */
@@ -73,6 +72,8 @@ struct vmml_window {
                            * the bytes of a handle others than all before */
     struct vmml_granule *granules;
     struct vmml_chunk *chunks;
+    uint8_t (*fabrics)[VMML_FABRIC_SIZE]; /* of the first fabric_capacity */
+    uint32_t fabric_capacity;             /* 0 while no chunk has one */
     uint32_t chunk_capacity;
     uint32_t chunk_count; /* chunks [0, count) were ever used */
     uint32_t first_free;
@@ -114,6 +115,14 @@ struct vmml_chunk *vmml_window_chunk_at(const struct vmml_window *window,
  * be free; it is pending. NULL when memory is short. */
 struct vmml_chunk *vmml_window_add_chunk(struct vmml_window *window,
                                          uint64_t address, uint64_t size);
+
+/* The chunk is shared by a CUmemFabricHandle, of which a copy is kept. False
+ * when memory is short. */
+bool vmml_window_set_fabric(struct vmml_window *window,
+                            struct vmml_chunk *chunk, const void *handle);
+/* That copy, of a chunk that has_fabric. */
+const uint8_t *vmml_window_fabric(const struct vmml_window *window,
+                                  const struct vmml_chunk *chunk);
 
 /* Free the entry. Its descriptor is the caller's to close. */
 void vmml_window_remove_chunk(struct vmml_window *window,

@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define ROUNDS      151
+#define ROUNDS      1001
 #define SIDES_MAX   8
 #define ALLOCATIONS 64
 

@@ -57,7 +57,8 @@ struct bench_side {
 };
 
 /* The sides in turn, so that all see the same machine, in many rounds; the
- * median of each, in nanoseconds for one time. */
+ * median of each, in nanoseconds for one time. `times` takes some ten
+ * microseconds, so that few rounds are interrupted on a loaded machine. */
 void bench_in_turn(const struct bench_side *sides, size_t count,
                    unsigned long times, double *ns);
 

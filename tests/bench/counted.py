@@ -24,6 +24,8 @@ def main():
              'LD_LIBRARY_PATH': arguments.driver},
         stdout=subprocess.PIPE, text=True, timeout=120, check=False)
     sys.stdout.write(run.stdout)
+    if run.returncode == 77:
+        sys.exit(77)
     if run.returncode != 0:
         sys.exit(f'exit status {run.returncode}')
     figures, _ = table.read(

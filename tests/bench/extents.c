@@ -89,7 +89,7 @@ static void time_unchanged(struct place *place, struct place *all,
         {ask, place}, {ask_driver, place}, {ask_all, all}};
     double ns[3];
 
-    bench_in_turn(sides, 3, 2000, ns);
+    bench_in_turn(sides, 3, 100, ns);
     if (bench_calls() == NULL) {
         bench_figure("extent query, unchanged, over cuMemGetAddressRange", of,
                      ns[0] / ns[1], "ratio", "<= 2.0");
@@ -129,15 +129,21 @@ static void measure(unsigned long chunks)
     const char *of = bench_many(chunks, chunks == 1 ? "chunk" : "chunks");
     struct place place = {.length = 4096, .chunks = chunks};
     struct place all = {.length = chunks * CHUNK, .chunks = chunks};
+    size_t private;
     double begin;
 
     place.base = all.base = bench_reserve(chunks + 1);
     bench_map(place.base, 0, chunks);
+    private = bench_private();
     begin = bench_now();
     CHECK(bench_query(place.base, all.length).size == all.length);
     if (!bench_counted_only)
         bench_figure("extent query, the first, for each chunk", of,
                      (bench_now() - begin) / (double)chunks, "ns", "-");
+    if (chunks >= 1000)
+        bench_figure("memory for each chunk, extents", of,
+                     (double)(bench_private() - private) / (double)chunks,
+                     "bytes", chunks < 7000 ? "-" : "<= 96");
     count_unchanged(&place, &all, of);
     if (!bench_counted_only)
         time_unchanged(&place, &all, of);

@@ -185,10 +185,11 @@ int steps_run(int (*run)(void *arg), void *arg)
     pid = fork();
     if (pid > 0)
         return trace(pid);
-    if (pid < 0 || prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 ||
-        ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0) {
-        perror("steps");
-        _exit(1);
+    if (pid < 0 || prctl(PR_SET_PDEATHSIG, SIGKILL) != 0)
+        return 1;
+    if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0) {
+        perror("no instructions can be counted: ptrace");
+        _exit(77);
     }
     exit(run(arg));
 }

@@ -540,6 +540,7 @@ static CUmemGenericAllocationHandle
 import_fabric(const struct vmml_chunk_view *chunk)
 {
     CUmemGenericAllocationHandle handle;
+    CUmemFabricHandle fabric;
     struct vmml_chunk *own;
     struct vmml_window *window;
 
@@ -547,8 +548,9 @@ import_fabric(const struct vmml_chunk_view *chunk)
     window = vmml_windows_at(&vmml_exporter.windows, chunk->address);
     CHECK(window != NULL);
     own = vmml_window_chunk_at(window, chunk->address);
-    CHECK(own != NULL);
-    CHECK_CU(cuMemImportFromShareableHandle(&handle, own->fabric,
+    CHECK(own != NULL && own->has_fabric);
+    memcpy(&fabric, vmml_window_fabric(window, own), sizeof(fabric));
+    CHECK_CU(cuMemImportFromShareableHandle(&handle, &fabric,
                                             CU_MEM_HANDLE_TYPE_FABRIC));
     return handle;
 }

@@ -416,8 +416,16 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes,
 static CUcontext current;
 static char primary;
 
+/* The tables become memory at once, so that none of it is taken for
+ * vmmlane's. */
 CUresult cuInit(unsigned flags)
 {
+    size_t page;
+
+    for (page = 0; page < sizeof(granules); page += 4096)
+        ((volatile char *)granules)[page] = 0;
+    for (page = 0; page < sizeof(handles); page += 4096)
+        ((volatile char *)handles)[page] = 0;
     return CUDA_SUCCESS;
 }
 

@@ -246,10 +246,10 @@ static void vmml_report_misspelt(void)
     for (char **entry = environ; *entry != NULL; entry++) {
         if (!vmml_misspelt(*entry, name, &meant))
             continue;
-        vmml_warn("%s is no setting of vmmlane, and changes nothing: %s%s",
-                  name,
-                  meant != NULL ? "the nearest one is " : "see vmmlane(7)",
-                  meant != NULL ? meant : "");
+        vmml_warn(
+            "%s is no setting of vmmlane, and changes nothing: %s%s", name,
+            meant != NULL ? "the nearest one is " : "see `vmmlane --settings`",
+            meant != NULL ? meant : "");
     }
 }
 

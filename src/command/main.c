@@ -7,6 +7,7 @@
 
 #include "command/command.h"
 #include "command/completion.h"
+#include "command/settings.h"
 
 /* Read by argp, so not hidden. */
 __attribute__((visibility("default"))) const char *argp_program_version =
@@ -23,6 +24,7 @@ const struct vmml_command vmml_commands[] = {
 enum {
     VMML_KEY_LIBRARY = 0x100,
     VMML_KEY_COMPLETION,
+    VMML_KEY_SETTINGS,
 };
 
 static const struct argp_option vmml_options[] = {
@@ -30,6 +32,8 @@ static const struct argp_option vmml_options[] = {
      "Print the path of libvmmlane.so, for LD_PRELOAD", 0},
     {"completion", VMML_KEY_COMPLETION, "SHELL", 0,
      "Print the completion script for bash, zsh or fish", 0},
+    {"settings", VMML_KEY_SETTINGS, NULL, 0,
+     "Print the library's settings (environment variables)", 0},
     {NULL, 0, NULL, 0, NULL, 0},
 };
 
@@ -53,6 +57,12 @@ static int vmml_print_library(void)
     return 0;
 }
 
+static int vmml_print_settings(void)
+{
+    vmml_settings_print(stdout);
+    return fflush(stdout) == 0 ? 0 : VMML_EXIT_FAILED;
+}
+
 static error_t vmml_parse(int key, char *argument, struct argp_state *state)
 {
     struct vmml_arguments *arguments = state->input;
@@ -60,6 +70,8 @@ static error_t vmml_parse(int key, char *argument, struct argp_state *state)
     switch (key) {
     case VMML_KEY_LIBRARY:
         exit(vmml_print_library());
+    case VMML_KEY_SETTINGS:
+        exit(vmml_print_settings());
     case VMML_KEY_COMPLETION:
         if (vmml_completion(argument, stdout, vmml_options) != 0)
             argp_error(state,
@@ -94,8 +106,9 @@ static char *vmml_help_filter(int key, const char *text, void *input)
     fputs("Subcommands:\n", out);
     for (const struct vmml_command *c = vmml_commands; c->name != NULL; c++)
         fprintf(out, "  %-10s %s\n", c->name, c->summary);
-    fputs("\n`vmmlane SUBCOMMAND --help` tells more of each, vmmlane(1) of "
-          "all, vmmlane(7) of the settings.",
+    fputs("\n`vmmlane SUBCOMMAND --help` tells more of each, `vmmlane "
+          "--settings` lists the settings; manual pages: vmmlane(1), "
+          "vmmlane(7).",
           out);
     if (fclose(out) != 0) {
         free(list);

@@ -10,14 +10,14 @@
 
 const struct vmml_setting vmml_settings_list[] = {
 #define VMML_TOGGLE_CHOICE(variable, field, choices, fallback, meaning)        \
-    {#variable, choices, meaning},
+    {#variable, choices, fallback, meaning},
 #define VMML_TOGGLE_TEXT(variable, field, size, meaning)                       \
-    {#variable, NULL, meaning},
+    {#variable, NULL, 0, meaning},
 #define VMML_TOGGLE_LOG_LEVEL(variable, meaning)                               \
-    {#variable, vmml_log_choices, meaning},
-#define VMML_TOGGLE_LOG_FILE(variable, meaning) {#variable, NULL, meaning},
+    {#variable, vmml_log_choices, VMML_LOG_WARN, meaning},
+#define VMML_TOGGLE_LOG_FILE(variable, meaning) {#variable, NULL, 0, meaning},
 #include "base/toggles.def"
-    {NULL, NULL, NULL},
+    {NULL, NULL, 0, NULL},
 };
 
 const struct vmml_setting *vmml_setting_find(const char *variable)
@@ -61,5 +61,58 @@ void vmml_setting_words(const struct vmml_setting *setting, char *words,
         if (length < 0)
             return;
         used += (size_t)length;
+    }
+}
+
+/* "  NAME = default | another"; of text "  NAME=TEXT". */
+static void print_head(FILE *out, const struct vmml_setting *setting)
+{
+    const struct vmml_choice *c;
+
+    if (setting->choices == NULL) {
+        fprintf(out, "%s=TEXT\n", setting->variable);
+        return;
+    }
+    fprintf(out, "%s =", setting->variable);
+    for (c = setting->choices; c->word != NULL; c++)
+        if (c->value == setting->fallback)
+            fprintf(out, " %s", c->word);
+    for (c = setting->choices; c->word != NULL; c++)
+        if (c->value != setting->fallback)
+            fprintf(out, " | %s", c->word);
+    fputc('\n', out);
+}
+
+#define LINE_MAX_COLUMNS 78u
+
+static void print_wrapped(FILE *out, const char *text)
+{
+    size_t column = 0;
+
+    while (*text != '\0') {
+        size_t length = strcspn(text, " ");
+
+        if (column > 0 && column + 1 + length > LINE_MAX_COLUMNS) {
+            fputc('\n', out);
+            column = 0;
+        }
+        column += (size_t)fprintf(out, "%s%.*s", column == 0 ? "    " : " ",
+                                  (int)length, text);
+        text += length;
+        text += strspn(text, " ");
+    }
+    fputc('\n', out);
+}
+
+void vmml_settings_print(FILE *out)
+{
+    const struct vmml_setting *setting;
+
+    fputs("Environment variables; of several words the first is the default.\n",
+          out);
+    for (setting = vmml_settings_list; setting->variable != NULL; setting++) {
+        fputc('\n', out);
+        print_head(out, setting);
+        print_wrapped(out, setting->meaning);
     }
 }

@@ -5,12 +5,14 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 
 struct vmml_choice;
 
 struct vmml_setting {
     const char *variable;
     const struct vmml_choice *choices; /* NULL: any text */
+    int fallback;                      /* of the choices, by default */
     const char *meaning;
 };
 
@@ -23,8 +25,11 @@ const struct vmml_setting *vmml_setting_find(const char *variable);
 /* Does the library take this value? */
 bool vmml_setting_takes(const struct vmml_setting *setting, const char *value);
 
-/* The words that it takes, ", " between, default first; "" for any text. */
+/* The words that it takes, ", " between; "" for any text. */
 void vmml_setting_words(const struct vmml_setting *setting, char *words,
                         size_t size);
+
+/* All of them for a reader: names, words (default first), meanings. */
+void vmml_settings_print(FILE *out);
 
 #endif

@@ -117,7 +117,7 @@ static bool no_misspelt(struct vmml_report *report,
             continue;
         good = false;
         snprintf(remedy, sizeof(remedy), "%s%s",
-                 meant != NULL ? "perhaps " : "vmmlane(7) has the list",
+                 meant != NULL ? "perhaps " : "`vmmlane --settings` lists them",
                  meant != NULL ? meant : "");
         vmml_report_add(
             report, VMML_WARN, "settings.values", subject->about, remedy,

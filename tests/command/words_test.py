@@ -90,6 +90,12 @@ def main():
             shown = readme[setting.variable]
             check(setting.variable, (shown[:1], sorted(shown)),
                   (setting.values[:1], sorted(setting.values)))
+    shown = re.findall(r'^(VMMLANE\w*)(?:=TEXT| = (.*))\n((?:    .*\n)+)',
+                       run([sys.argv[2], '--settings']).stdout, re.M)
+    check('vmmlane --settings',
+          [(name, [word for word in words.split(' | ') if word],
+            ' '.join(text.split())) for name, words, text in shown],
+          [(s.variable, s.values, s.meaning) for s in library])
     set_by_run = re.findall(r'\{VMML_KEY_\w+, "(\w+)"', (
         ROOT / 'src/command/run.c').read_text())
     check('what run sets are settings',

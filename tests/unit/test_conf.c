@@ -226,7 +226,7 @@ static void test_misspelt(void **state)
         if (names[i].meant != NULL)
             assert_string_equal(strrchr(output, ' ') + 1, meant);
         else
-            assert_non_null(strstr(output, "see vmmlane(7)"));
+            assert_non_null(strstr(output, "see `vmmlane --settings`"));
         free(name);
         /* An empty value is none. */
         assert_int_equal(

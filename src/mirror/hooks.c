@@ -81,7 +81,8 @@ static CUresult post_single(void *arg)
 {
     const struct single *single = arg;
     const struct vmml_copy *copy = &single->copy;
-    size_t piece = vmml_mirror_first_piece(copy);
+    struct vmml_pieces pieces = vmml_mirror_pieces(single->real, copy);
+    size_t piece = pieces.first;
     size_t at = 0;
 
     do {
@@ -93,7 +94,7 @@ static CUresult post_single(void *arg)
         if (result != CUDA_SUCCESS)
             return at == 0 ? result : give_up(single, result);
         at += length;
-        piece = VMML_PIECE_GROWTH * length;
+        piece *= pieces.growth;
     } while (at < copy->length);
     return CUDA_SUCCESS;
 }
@@ -108,7 +109,7 @@ CUresult vmml_cuMemcpyDtoDAsync_v2(const void *caller, CUdeviceptr dst,
     if (real == NULL || real->cuMemcpyDtoDAsync_v2 == NULL)
         return VMML_CU_MISSING;
     if (!is_ucx(caller))
-        return post_single(&single);
+        return real->cuMemcpyDtoDAsync_v2(dst, src, length, stream);
     return vmml_mirror_post(&single.copy, 1, false, stream, post_single,
                             &single);
 }

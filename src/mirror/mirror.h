@@ -74,16 +74,18 @@ CUresult vmml_mirror_post(struct vmml_copy *copies, size_t count, bool no_holes,
                           void *arg);
 
 /*
- * How much of a copy to post first. The driver looks at each chunk of a range
- * before the GPU begins, about 0.09 us for one (measured: 512 MiB in 256
- * chunks copy at 0.92 of the speed of one allocation, and at 0.98 when the
- * first 64 MiB are posted alone). So a copy over many chunks is posted in
- * pieces, each VMML_PIECE_GROWTH times the one before: the GPU works on one
- * while the driver looks at the next.
- * Returns the whole length where that would gain nothing.
+ * How to post a copy. The driver looks at each chunk of both ranges before the
+ * GPU begins. So a copy over many chunks is posted in pieces, each `growth`
+ * times the one before: the GPU works on one while the driver looks at the
+ * next. Anywhere else `first` is the whole length.
  */
-size_t vmml_mirror_first_piece(const struct vmml_copy *copy);
-#define VMML_PIECE_GROWTH 8
+struct vmml_real;
+struct vmml_pieces {
+    size_t first;
+    size_t growth;
+};
+struct vmml_pieces vmml_mirror_pieces(const struct vmml_real *real,
+                                      const struct vmml_copy *copy);
 
 /*
  * uct_rkey_ptr gave out `*ptr`: its mirror is brought up to date and keeps what

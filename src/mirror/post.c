@@ -311,33 +311,3 @@ CUresult vmml_mirror_post(struct vmml_copy *copies, size_t count, bool no_holes,
         free(ends);
     return result;
 }
-
-/* Chunks of the first piece, and from how many on a copy is cut. */
-#define PIECE_CHUNKS 32
-#define CUT_CHUNKS   48
-
-static size_t mean_chunk_at(CUdeviceptr address)
-{
-    unsigned use = vmml_use_begin();
-    struct vmml_mirror *mirror = vmml_index_find(address);
-    size_t mean = mirror == NULL ? 0
-                                 : atomic_load_explicit(&mirror->mean_chunk,
-                                                        memory_order_relaxed);
-
-    vmml_use_end(use);
-    return mean;
-}
-
-size_t vmml_mirror_first_piece(const struct vmml_copy *copy)
-{
-    size_t mean;
-
-    if (copy->length < CUT_CHUNKS * VMML_MIRROR_GRANULE)
-        return copy->length;
-    mean = mean_chunk_at(copy->src);
-    if (mean == 0)
-        mean = mean_chunk_at(copy->dst);
-    if (mean == 0 || copy->length / mean < CUT_CHUNKS)
-        return copy->length;
-    return PIECE_CHUNKS * mean;
-}

@@ -548,9 +548,10 @@ static void note_mean(struct vmml_mirror *mirror)
 }
 
 /* Map them without access. Where the device cannot have access at all, the
- * first chunk tells. */
+ * first chunk tells; then *with_access is 1. */
 static bool map_new(const struct vmml_real *real, struct vmml_mirror *mirror,
-                    const struct vmml_chunk_view *chunks, size_t count)
+                    const struct vmml_chunk_view *chunks, size_t count,
+                    size_t *with_access)
 {
     bool is_known = mirror->mapped_count > 0;
     bool dead;
@@ -568,6 +569,7 @@ static bool map_new(const struct vmml_real *real, struct vmml_mirror *mirror,
             take_back(real, mirror, 0, 1);
             return false;
         }
+        *with_access += !is_known;
         is_known = true;
     }
     return true;
@@ -578,20 +580,22 @@ static bool map_chunks(const struct vmml_real *real, struct vmml_mirror *mirror,
                        const struct vmml_chunk_view *chunks, size_t count)
 {
     size_t before = mirror->mapped_count;
+    size_t with_access = 0;
     bool all;
 
     if (count == 0)
         return true;
     if (!reserve_records(mirror, count))
         return false;
-    all = map_new(real, mirror, chunks, count);
+    all = map_new(real, mirror, chunks, count, &with_access);
     /* An exec closes descriptors without a word in the ledger, and their
      * numbers may be of other memory by now. */
     if (mirror->mapped_count > before && !vmml_peer_is_same(mirror->peer)) {
         take_back(real, mirror, before, mirror->mapped_count);
+        with_access = 0;
         all = false;
     }
-    all = give_access(real, mirror, before) && all;
+    all = give_access(real, mirror, before + with_access) && all;
     merge(mirror, before);
     note_mean(mirror);
     if (mirror->mapped_count != 0 && !atomic_exchange(&mirror->holds, true))

@@ -133,9 +133,12 @@ static void register_all(struct wire_header *h, const struct segment *segment)
     size_t packed_length;
     void *packed;
 
-    for (size_t i = 0; i < count && h->status == UCS_OK; i++)
+    for (size_t i = 0; i < count && h->status == UCS_OK; i++) {
+        if (i == 1)
+            h->args[3] = since(begin);
         h->status = memory_register(segment->base + h->args[2] + i * length,
                                     length, &memh[i]);
+    }
     h->args[0] = since(begin);
     begin = now();
     for (size_t i = 0; i < count && h->status == UCS_OK; i++) {
@@ -339,9 +342,8 @@ static CUstream raw_stream(CUevent *event)
 
 /* As UCX does it: the end is seen by asking an event. */
 double raw_copy(CUdeviceptr to, CUdeviceptr from, size_t length, size_t piece,
-                double *post)
+                size_t growth, double *post)
 {
-    enum { GROWTH = 8 };
     CUevent event;
     CUstream stream = raw_stream(&event);
     double begin = now();
@@ -353,7 +355,7 @@ double raw_copy(CUdeviceptr to, CUdeviceptr from, size_t length, size_t piece,
 
         CU_MUST(cuMemcpyDtoDAsync(to + at, from + at, part, stream));
         at += part;
-        piece *= GROWTH;
+        piece *= growth;
     }
     CU_MUST(cuEventRecord(event, stream));
     *post = now() - begin;

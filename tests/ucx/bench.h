@@ -44,8 +44,9 @@ struct raw raw_open(const struct remote *remote, uint64_t export_ns[2]);
 void raw_close(struct raw *raw);
 
 /* A copy, from its call until its end was seen: seconds; *post: of the call
- * alone. Posted in pieces of `piece` bytes and growth-fold ones, 0: whole. */
+ * alone. Posted in pieces, the first of `piece` bytes (0: whole), each `growth`
+ * times the one before. */
 double raw_copy(CUdeviceptr to, CUdeviceptr from, size_t length, size_t piece,
-                double *post);
+                size_t growth, double *post);
 
 #endif

@@ -68,8 +68,8 @@ static double run_lane(struct lane *lane, enum operation operation,
         return by_ucx(lane, operation, offset, length, post);
     there = lane->raw->base + lane->remote->offset + offset;
     here = local_buffer(length);
-    return operation == OP_GET ? raw_copy(here, there, length, 0, post)
-                               : raw_copy(there, here, length, 0, post);
+    return operation == OP_GET ? raw_copy(here, there, length, 0, 1, post)
+                               : raw_copy(there, here, length, 0, 1, post);
 }
 
 /* Another place for each repetition, off the chunks' borders, in one order for
@@ -257,57 +257,69 @@ void scenario_bench_plain(void)
 
 /* ---- the driver alone: a copy whole, and in pieces ---- */
 
-static void print_cuts(const struct remote *remote, enum operation operation,
-                       const size_t *pieces, size_t count, double **seconds,
-                       double **posts)
+/* A first piece in MiB (0: whole), and how pieces grow. */
+static const struct cut {
+    size_t first, growth;
+} CUTS[] = {{0, 1},  {16, 2}, {16, 3},  {16, 8},
+            {32, 2}, {32, 4}, {48, 16}, {64, 8}};
+enum { CUT_COUNT = sizeof(CUTS) / sizeof(CUTS[0]) };
+
+/* Another place each time: of chunks that the driver has just looked at it
+ * knows all. */
+static size_t time_cuts(const struct remote *remote, const struct raw *raw,
+                        enum operation operation, uint64_t length,
+                        double **seconds)
 {
-    printf("bench cut kind=%s chunks=%llu bytes=%llu op=%s local=%s",
-           remote->kind, (unsigned long long)remote->chunk_count,
-           (unsigned long long)remote->length, OPERATIONS[operation],
-           opt.local);
-    for (size_t i = 0; i < count; i++)
-        printf(" first-%zu=%.1f post-%zu=%.1f", pieces[i],
-               (double)remote->length * 1e-9 /
-                   median(seconds[i], (size_t)opt.reps),
-               pieces[i], median(posts[i], (size_t)opt.reps) * 1e6);
-    printf("\n");
-    fflush(stdout);
+    enum { LEAST = 3 };
+    CUdeviceptr here = local_buffer(remote->length);
+    double end = now() + opt.budget;
+    double post;
+    size_t done;
+
+    for (done = 0; done < (size_t)opt.reps; done++) {
+        if (done >= LEAST && now() > end)
+            break;
+        for (size_t i = 0; i < CUT_COUNT; i++) {
+            size_t cut = (i + done) % CUT_COUNT;
+            uint64_t at = place(length, remote->length, done * CUT_COUNT + i);
+            CUdeviceptr there = raw->base + remote->offset + at;
+
+            seconds[cut][done] =
+                operation == OP_GET
+                    ? raw_copy(here + at, there, length, CUTS[cut].first << 20,
+                               CUTS[cut].growth, &post)
+                    : raw_copy(there, here + at, length, CUTS[cut].first << 20,
+                               CUTS[cut].growth, &post);
+        }
+    }
+    return done;
 }
 
 void scenario_bench_cut(void)
 {
-    /* Chunks of the first piece; 0: whole. */
-    static const size_t PIECES[] = {0, 1, 2, 4, 8, 16, 32, 64};
-    enum { CUTS = sizeof(PIECES) / sizeof(PIECES[0]) };
     struct remote remote = remote_alloc(opt.kind, 0);
     uint64_t export_ns[2];
     struct raw raw = raw_open(&remote, export_ns);
-    size_t chunk = remote.length / remote.chunk_count;
-    CUdeviceptr here = local_buffer(remote.length);
-    CUdeviceptr there = raw.base + remote.offset;
-    double *seconds[CUTS], *posts[CUTS];
+    double *seconds[CUT_COUNT];
+    const char *at = opt.sizes;
+    uint64_t length;
 
-    for (size_t i = 0; i < CUTS; i++) {
+    for (size_t i = 0; i < CUT_COUNT; i++)
         seconds[i] = room();
-        posts[i] = room();
-    }
-    for (int op = OP_GET; op <= OP_PUT; op++) {
-        for (size_t i = 0; i < (size_t)opt.reps * CUTS; i++) {
-            size_t cut = i % CUTS;
+    while ((length = next_size(&at, remote.length)) != 0) {
+        size_t done = time_cuts(&remote, &raw, OP_GET, length, seconds);
 
-            seconds[cut][i / CUTS] =
-                op == OP_GET
-                    ? raw_copy(here, there, remote.length, PIECES[cut] * chunk,
-                               &posts[cut][i / CUTS])
-                    : raw_copy(there, here, remote.length, PIECES[cut] * chunk,
-                               &posts[cut][i / CUTS]);
-        }
-        print_cuts(&remote, (enum operation)op, PIECES, CUTS, seconds, posts);
+        printf("bench cut kind=%s chunks=%llu bytes=%llu local=%s reps=%zu",
+               remote.kind, (unsigned long long)remote.chunk_count,
+               (unsigned long long)length, opt.local, done);
+        for (size_t i = 0; i < CUT_COUNT; i++)
+            printf(" %zux%zu=%.1f", CUTS[i].first, CUTS[i].growth,
+                   (double)length * 1e-9 / median(seconds[i], done));
+        printf("\n");
+        fflush(stdout);
     }
-    for (size_t i = 0; i < CUTS; i++) {
+    for (size_t i = 0; i < CUT_COUNT; i++)
         free(seconds[i]);
-        free(posts[i]);
-    }
     raw_close(&raw);
     remote_free(&remote);
 }
@@ -331,8 +343,8 @@ static void measure_raw(const struct remote *remote, double *steps)
     CUdeviceptr there = raw.base + remote->offset;
     double first, second, post;
 
-    first = raw_copy(here, there, FIRST, 0, &post);
-    second = raw_copy(here, there, FIRST, 0, &post);
+    first = raw_copy(here, there, FIRST, 0, 1, &post);
+    second = raw_copy(here, there, FIRST, 0, 1, &post);
     steps[8] = (first - second) * 1e6;
     steps[0] = (double)export_ns[0] * 1e-3;
     steps[1] = (double)export_ns[1] * 1e-3;
@@ -565,13 +577,13 @@ void scenario_bench_storm(void)
 /* ---- many registrations in one segment ---- */
 
 static void register_all(const struct remote *remote, size_t count,
-                         double seconds[3])
+                         double seconds[4])
 {
     struct wire_header h = {
         .args = {0, remote->id, remote->offset, remote->length / count, count}};
 
     bench_command(BENCH_REGISTER, &h, NULL);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         seconds[i] = (double)h.args[i] * 1e-9;
 }
 
@@ -582,7 +594,7 @@ void scenario_bench_register(void)
     size_t count = (size_t)opt.growth;
     struct wire_header h = {.args = {0, vmm.id}};
     struct remote small = remote_alloc("malloc:2M", 0);
-    double first[3], again[3], base[3], base_again[3];
+    double first[4], again[4], base[4], base_again[4];
 
     register_all(&small, 1, base); /* what UCX does once */
     register_all(&plain, count, base);
@@ -593,10 +605,12 @@ void scenario_bench_register(void)
     printf("bench register kind=%s chunks=%llu count=%zu malloc=%.6f "
            "malloc-pack=%.6f malloc-end=%.6f malloc-again=%.6f "
            "malloc-again-pack=%.6f vmm=%.6f vmm-pack=%.6f "
-           "vmm-end=%.6f again=%.6f again-pack=%.6f exports=%.6f\n",
+           "vmm-end=%.6f vmm-first=%.6f malloc-first=%.6f again=%.6f "
+           "again-pack=%.6f exports=%.6f\n",
            opt.kind, (unsigned long long)vmm.chunk_count, count, base[0],
            base[1], base[2], base_again[0], base_again[1], first[0], first[1],
-           first[2], again[0], again[1], (double)h.args[0] * 1e-9);
+           first[2], first[3], base[3], again[0], again[1],
+           (double)h.args[0] * 1e-9);
     h.args[1] = vmm.id;
     bench_command(BENCH_CLOSE, &h, NULL);
     remote_free(&small);

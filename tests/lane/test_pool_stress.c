@@ -176,6 +176,7 @@ static uint64_t ex_work(uint64_t count)
     pthread_t ids[THREADS_MAX];
     uint64_t i;
 
+    (void)lane_md(); /* found by one thread, for all */
     for (i = 0; i < count; i++) {
         workers[i].number = (unsigned)i;
         workers[i].random = (unsigned)i + 1;
@@ -268,6 +269,7 @@ static void everything_at_once(void)
     ex = ex_start();
     ex_begin(&ex, ex_work, threads);
     lane_cuda(0);
+    (void)lane_caller();
     for (i = 0; i < threads; i++) {
         readers[i].random = 100 + i;
         CHECK_CU(cuCtxGetCurrent(&readers[i].context));

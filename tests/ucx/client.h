@@ -477,6 +477,7 @@ void scenario_late_context(void);
 void scenario_pool(void);
 void scenario_pool_many(void);
 void scenario_native(void);
+void scenario_matrix(void);
 void scenario_sleep_wake(void);
 void scenario_killed_in_flight(void);
 void scenario_many_chunks(void);

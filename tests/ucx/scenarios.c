@@ -57,6 +57,7 @@ const struct scenario scenarios[] = {
     {"pool", scenario_pool, false},
     {"pool-many", scenario_pool_many, false},
     {"native", scenario_native, false},
+    {"matrix", scenario_matrix, false},
     {"late-context", scenario_late_context, true},
     {"sweep", scenario_sweep, false},
     {"descriptors", scenario_descriptors, false},

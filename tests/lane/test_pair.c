@@ -121,6 +121,42 @@ static void puts_reach_the_exporter(void)
     ex_stop(&pair.ex);
 }
 
+/* Over few chunks in one call, over many in pieces; all bytes by either. */
+static void pieces_of_a_copy(void)
+{
+    enum { MOST = 60 };
+    static const struct {
+        unsigned chunks, to_one, to_chunks; /* calls, by the local memory */
+    } copies[] = {{8, 1, 1}, {23, 1, 1}, {24, 2, 2}, {MOST, 3, 4}};
+    CUdeviceptr local[2];
+    struct pair pair;
+    unsigned i, side;
+
+    start(&pair, MOST);
+    attach(&pair);
+    CHECK_CU(cuMemAlloc_v2(&local[0], MOST * CHUNK));
+    local[1] = lane_reserve(MOST * CHUNK);
+    lane_map_run(local[1], CHUNK, MOST, 9);
+    for (i = 0; i < sizeof(copies) / sizeof(copies[0]); i++) {
+        for (side = 0; side < 2; side++) {
+            size_t length = copies[i].chunks * CHUNK;
+
+            sim_reset_counts();
+            CHECK_CU(im_post(local[side], pair.mirror, length));
+            CHECK_CU(cuStreamSynchronize(im_stream()));
+            CHECK_EQUAL(sim_call_count("cuMemcpyDtoDAsync_v2"),
+                        side == 0 ? copies[i].to_one : copies[i].to_chunks);
+        }
+    }
+    for (side = 0; side < 2; side++)
+        for (i = 0; i < MOST; i++)
+            CHECK_EQUAL(
+                lane_differs(sim_host_view(local[side] + i * CHUNK, CHUNK),
+                             pair.base + i * CHUNK, CHUNK, 1),
+                CHUNK);
+    ex_stop(&pair.ex);
+}
+
 static void chunks_of_all_sizes(void)
 {
     static const unsigned sizes[] = {1, 10, 1, 3, 2};
@@ -1535,6 +1571,7 @@ int main(int argc, char **argv)
     static const struct lane_test tests[] = {
         LANE_PAIR(every_border),
         LANE_PAIR(puts_reach_the_exporter),
+        LANE_PAIR(pieces_of_a_copy),
         LANE_PAIR(chunks_of_all_sizes),
         LANE_PAIR(prepared_keys_are_one_mirror),
         LANE_PAIR(a_mirror_lies_elsewhere),

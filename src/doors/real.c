@@ -26,7 +26,7 @@ static void *vmml_lookup(void *handle, const char *name)
 
 static struct vmml_real vmml_real_tables[VMML_REAL_PLACES];
 static atomic_uint vmml_real_taken;
-static _Atomic(const struct vmml_real *) vmml_real_found;
+_Atomic(const struct vmml_real *) vmml_real_found;
 
 static void vmml_real_fill(struct vmml_real *real, void *handle)
 {

@@ -47,6 +47,9 @@ struct vmml_uct {
  */
 const struct vmml_real *vmml_real(void);
 
+/* What that returns, or NULL while nobody has asked for it. */
+extern _Atomic(const struct vmml_real *) vmml_real_found;
+
 /*
  * The UCX functions that the module containing `caller` is bound to: looked
  * up in that module and its own dependencies, so that several UCX copies in

@@ -20,6 +20,8 @@ static struct {
     size_t capacity;
 } index_;
 
+struct vmml_index_bounds vmml_index_bounds = {.lowest = UINT64_MAX};
+
 static size_t first_above(const struct span *spans, size_t count,
                           uint64_t address)
 {
@@ -57,7 +59,7 @@ struct vmml_mirror *vmml_index_find(uint64_t address)
     struct vmml_mirror *mirror;
     unsigned before;
 
-    if (atomic_load_explicit(&index_.count, memory_order_acquire) == 0)
+    if (!vmml_index_may_hold(address))
         return NULL;
     for (;;) {
         before = atomic_load_explicit(&index_.sequence, memory_order_acquire);
@@ -122,6 +124,10 @@ bool vmml_index_add(uint64_t from, uint64_t to, struct vmml_mirror *mirror)
     atomic_store_explicit(&spans[at].from, from, memory_order_relaxed);
     atomic_store_explicit(&spans[at].to, to, memory_order_relaxed);
     atomic_store_explicit(&spans[at].mirror, mirror, memory_order_relaxed);
+    if (from < atomic_load(&vmml_index_bounds.lowest))
+        atomic_store(&vmml_index_bounds.lowest, from);
+    if (to > atomic_load(&vmml_index_bounds.highest))
+        atomic_store(&vmml_index_bounds.highest, to);
     atomic_store(&index_.count, count + 1);
     atomic_fetch_add(&index_.sequence, 1);
     return true;

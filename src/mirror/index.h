@@ -6,10 +6,27 @@
 #ifndef VMML_MIRROR_INDEX_H
 #define VMML_MIRROR_INDEX_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 struct vmml_mirror;
+
+/* No mirror ever lay outside. They only grow, so that they are right at any
+ * time for an address that was given out. */
+extern struct vmml_index_bounds {
+    _Atomic uint64_t lowest;
+    _Atomic uint64_t highest;
+} vmml_index_bounds;
+
+/* One of a copy's two ends is mostly told by this alone. */
+static inline bool vmml_index_may_hold(uint64_t address)
+{
+    return address >= atomic_load_explicit(&vmml_index_bounds.lowest,
+                                           memory_order_relaxed) &&
+           address < atomic_load_explicit(&vmml_index_bounds.highest,
+                                          memory_order_relaxed);
+}
 
 /* The mirror that holds `address`, or NULL. Wait-free but for the moment in
  * which an entry is added or removed. */

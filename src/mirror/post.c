@@ -54,6 +54,18 @@ static size_t find_ends(struct vmml_copy *copies, size_t count,
     return found;
 }
 
+/* Mostly the copies are all of mirrors or none is. */
+static bool may_have_ends(const struct vmml_copy *copies, size_t count)
+{
+    size_t i;
+
+    for (i = 0; i < count; i++)
+        if (vmml_index_may_hold(copies[i].dst) ||
+            vmml_index_may_hold(copies[i].src))
+            return true;
+    return false;
+}
+
 static bool is_inside(const struct end *end)
 {
     uint64_t offset = end->address - end->mirror->address;
@@ -160,7 +172,7 @@ static CUresult order_all(const struct end *ends, size_t count, CUstream stream)
 
 /* Inside. Memory of a pool lies elsewhere than its mirror, and may end before
  * the mirror does. */
-static bool find_memory(const struct vmml_real *real, const struct end *end)
+static bool find_memory(const struct end *end)
 {
     const struct vmml_mirror *mirror = end->mirror;
     uint64_t shift = atomic_load(&mirror->shift);
@@ -171,17 +183,16 @@ static bool find_memory(const struct vmml_real *real, const struct end *end)
         return true;
     return offset <= mirror->import.size &&
            end->length <= mirror->import.size - offset &&
-           vmml_pool_is_there(real, &mirror->import);
+           vmml_pool_is_there(vmml_real(), &mirror->import);
 }
 
 static bool find_all_memory(const struct end *ends, size_t count)
 {
-    const struct vmml_real *real = vmml_real();
     bool all = true;
     size_t i;
 
     for (i = 0; i < count && all; i++)
-        all = find_memory(real, &ends[i]);
+        all = find_memory(&ends[i]);
     return all;
 }
 
@@ -295,6 +306,8 @@ CUresult vmml_mirror_post(struct vmml_copy *copies, size_t count, bool no_holes,
     size_t found;
     unsigned use;
 
+    if (!may_have_ends(copies, count))
+        return post_ordered(NULL, 0, stream, post, arg);
     if (count > sizeof(few) / sizeof(few[0]) / 2) {
         ends = malloc(2 * count * sizeof(*ends));
         if (ends == NULL)

@@ -62,8 +62,9 @@ struct bench_side {
 void bench_in_turn(const struct bench_side *sides, size_t count,
                    unsigned long times, double *ns);
 
-/* Nanoseconds of CLOCK_MONOTONIC. */
-double bench_now(void);
+/* Nanoseconds of processor time of this process: for what cannot be repeated,
+ * on a machine that others use. */
+double bench_spent(void);
 
 /* The stand-ins: bench_uct_cuda is UCX's to vmmlane, bench_ucm is given the
  * driver's own functions. */

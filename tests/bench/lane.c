@@ -131,7 +131,7 @@ static void obey(struct exporter *exporter, const struct order *order,
     shared = bench_shared();
     heap = heap_now();
     before = *bench_calls();
-    begin = bench_now();
+    begin = bench_spent();
     if (order->what == PUBLISH || order->what == KNOWN || order->what == GROW) {
         register_all(exporter);
     } else if (order->what == SHRINK) {
@@ -140,7 +140,7 @@ static void obey(struct exporter *exporter, const struct order *order,
     } else {
         pack_all(exporter);
     }
-    answer->ns = bench_now() - begin;
+    answer->ns = bench_spent() - begin;
     answer->calls = *bench_calls();
     minus(&answer->calls, &before);
     answer->private = bench_private() - private;
@@ -379,7 +379,7 @@ static void print_published(const struct answer *answer, const char *of,
     bench_figure("publish: driver calls for each chunk", of,
                  (double)calls->all / (double)chunks, "calls", "-");
     if (!bench_counted_only)
-        bench_figure("publish: time for each chunk", of,
+        bench_figure("publish: processor time for each chunk", of,
                      answer->ns / (double)chunks, "ns", "-");
     print_memory("exporter", of, chunks, answer->private, answer->heap);
     bench_figure("memory for each chunk, ledger (shared)", of,
@@ -411,11 +411,11 @@ static void import_chunks(struct importer *importer, unsigned long chunks)
     print_published(&answer, of, chunks);
     importer->key = answer.key;
     importer->chunks = chunks;
-    begin = bench_now();
+    begin = bench_spent();
     unpack(importer);
     if (!bench_counted_only)
-        bench_figure("first open: time for each chunk", of,
-                     (bench_now() - begin) / (double)chunks, "ns", "-");
+        bench_figure("first open: processor time for each chunk", of,
+                     (bench_spent() - begin) / (double)chunks, "ns", "-");
     minus(&calls, bench_calls());
     bench_figure("first open: imports for each chunk", of,
                  -(double)(long)calls.import / (double)chunks, "calls", "= 1");
@@ -445,9 +445,11 @@ static void grow(struct importer *importer, unsigned long chunks)
     importer->key = answer.key;
     bench_figure("growth, exporter: exports for each new chunk", of,
                  (double)answer.calls.export / GROWTH, "calls", "= 1");
+    /* Near the limit of descriptors each is asked first whether it needs one.
+     */
     bench_figure("growth, exporter: driver calls for each new chunk", of,
                  (double)(answer.calls.all - known.calls.all) / GROWTH, "calls",
-                 "<= 11");
+                 chunks < 20000 ? "<= 11" : "<= 20");
     bench_figure("growth, exporter: driver calls for each old chunk", of,
                  (double)known.calls.all / (double)chunks, "calls",
                  bench_counted_only ? "<= 1.1" : "= 0");

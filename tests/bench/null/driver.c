@@ -4,7 +4,7 @@
  * work: address space is a table of 2 MiB granules, no call makes a system call
  * but the export of a descriptor, and each costs some nanoseconds. Answers are
  * those of the simulated driver (tests/sim), as far as the lane asks. One
- * device; for one thread, and for vmmlane's watcher, which only unmaps.
+ * device. Queries take no lock: what they are about must not change meanwhile.
  */
 /* All that the header declares is exported. */
 #pragma GCC visibility push(default)
@@ -12,6 +12,7 @@
 #pragma GCC visibility pop
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -52,11 +53,14 @@ static uint32_t granules_used = 1, reservations_used, handles_used;
 static uint32_t free_handle;
 static uint64_t next_buffer_id = 1;
 static int memory_fd = -1, shared_fd = -1;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 bool null_share_fds;
 struct null_calls null_calls;
 
-#define CALL(name) (null_calls.name++, null_calls.all++)
+#define CALL(name)                                                             \
+    (__atomic_add_fetch(&null_calls.name, 1, __ATOMIC_RELAXED),                \
+     __atomic_add_fetch(&null_calls.all, 1, __ATOMIC_RELAXED))
 
 /* --- addresses ------------------------------------------------------------ */
 
@@ -126,20 +130,22 @@ static struct handle *handle_of(CUmemGenericAllocationHandle value)
 static CUresult new_handle(CUmemGenericAllocationHandle *value, size_t size,
                            bool is_imported)
 {
-    uint32_t index = handles_used;
+    uint32_t index;
 
+    pthread_mutex_lock(&lock);
+    index = handles_used;
     if (free_handle != 0) {
         index = free_handle - 1;
         free_handle = handles[index].next_free;
-    } else if (handles_used == HANDLES) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    } else {
+    } else if (handles_used < HANDLES) {
         handles_used++;
     }
-    handles[index] =
-        (struct handle){.refs = 1, .size = size, .is_imported = is_imported};
+    if (index < HANDLES)
+        handles[index] = (struct handle){
+            .refs = 1, .size = size, .is_imported = is_imported};
+    pthread_mutex_unlock(&lock);
     *value = value_of(index);
-    return CUDA_SUCCESS;
+    return index < HANDLES ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 static void check_handle(struct handle *handle)
@@ -164,8 +170,10 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle value)
     CALL(release);
     if (handle == NULL || handle->refs == 0)
         return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&lock);
     handle->refs--;
     check_handle(handle);
+    pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }
 
@@ -178,7 +186,9 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *value,
     if (granule == NULL ||
         reservations[granule->reservation - 1].kind != KIND_VMM)
         return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&lock);
     handles[granule->handle].refs++;
+    pthread_mutex_unlock(&lock);
     *value = value_of(granule->handle);
     return CUDA_SUCCESS;
 }
@@ -218,6 +228,7 @@ CUresult cuMemExportToShareableHandle(void *out,
     CALL(export);
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return CUDA_ERROR_NOT_PERMITTED;
+    pthread_mutex_lock(&lock);
     if (memory_fd < 0)
         memory_fd = memfd_create("bench", MFD_CLOEXEC);
     if (!null_share_fds) {
@@ -227,6 +238,7 @@ CUresult cuMemExportToShareableHandle(void *out,
             shared_fd = fcntl(memory_fd, F_DUPFD_CLOEXEC, FD_LOWEST);
         *(int *)out = shared_fd;
     }
+    pthread_mutex_unlock(&lock);
     return *(int *)out < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
 }
 
@@ -258,7 +270,9 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
             .buffer_id = next_buffer_id,
         };
     next_buffer_id++;
+    pthread_mutex_lock(&lock);
     handle->maps++;
+    pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }
 
@@ -273,8 +287,10 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
         if (granule->count == 0)
             return CUDA_ERROR_INVALID_VALUE;
         if (granule->first == i) {
+            pthread_mutex_lock(&lock);
             handles[granule->handle].maps--;
             check_handle(&handles[granule->handle]);
+            pthread_mutex_unlock(&lock);
         }
         *granule = (struct granule){.reservation = granule->reservation};
     }

@@ -1465,6 +1465,27 @@ static void CUDA_CB count_callback(CUstream stream, CUresult status, void *arg)
     }
 }
 
+/*
+ * Streams and events on a thread without a current context, as UCX's own
+ * progress threads use them. Reported, not checked: the results are not known
+ * to be the same for all drivers.
+ */
+static void without_context(CUstream stream, CUevent event, int *calls)
+{
+    CUcontext ctx;
+
+    MUST(cuCtxPopCurrent(&ctx));
+    printf("# without a current context: cuStreamQuery %d, cuStreamSynchronize "
+           "%d, cuStreamAddCallback %d, cuLaunchHostFunc %d, cuEventQuery %d, "
+           "cuEventRecord %d, cuStreamWaitEvent %d\n",
+           cuStreamQuery(stream), cuStreamSynchronize(stream),
+           cuStreamAddCallback(stream, count_callback, calls, 0),
+           cuLaunchHostFunc(stream, count_call, calls), cuEventQuery(event),
+           cuEventRecord(event, stream), cuStreamWaitEvent(stream, event, 0));
+    MUST(cuCtxPushCurrent(ctx));
+    MUST(cuStreamSynchronize(stream));
+}
+
 static void part_streams(void)
 {
     CUdeviceptr ptr = chunks(3, GRANULE, 4 * GRANULE);
@@ -1493,6 +1514,7 @@ static void part_streams(void)
     MUST(cuStreamSynchronize(a));
     check(__atomic_load_n(&calls, __ATOMIC_SEQ_CST) == 2,
           "host functions and callbacks run before a synchronise ends");
+    without_context(a, event, &calls);
     MUST(cuStreamGetCtx(a, &ctx));
     check(ctx == primary, "cuStreamGetCtx gives the context");
     expect(CUDA_ERROR_INVALID_HANDLE, cuStreamDestroy(NULL),

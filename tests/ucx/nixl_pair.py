@@ -95,9 +95,10 @@ def package():
     raise ImportError("NIXL is not installed")
 
 
-def agent_of(name):
+def agent_of(name, **config):
     api = importlib.import_module(package() + "._api")
-    return api.nixl_agent(name, api.nixl_agent_config(backends=["UCX"]))
+    return api.nixl_agent(
+        name, api.nixl_agent_config(backends=["UCX"], **config))
 
 
 def tensors_of(base, count, size):

@@ -70,7 +70,8 @@ class Wheel:
         # libucm_cuda stays away, silently, without a cudart: the one beside
         # it, or where there is none that of the headers.
         own = sorted(self.root.glob("libucx_cu*.libs"))
-        return [self.lib, *(own or [cuda_include().parent / "lib"])]
+        return [self.lib, *(own or [cuda_include().parent / name
+                                    for name in ("lib64", "lib")])]
 
 
 def version_number(version):

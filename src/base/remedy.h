@@ -23,7 +23,7 @@
 #define VMML_REMEDY_DESCRIPTORS_HARD                                           \
     "raise the hard limit of open files (ulimit -Hn)"
 #define VMML_REMEDY_FILE_SIZE "raise the limit of file sizes (ulimit -f)"
-#define VMML_REMEDY_VERSION "the same version in all processes"
+#define VMML_REMEDY_VERSION   "the same version in all processes"
 #define VMML_REMEDY_UCX_FIRST                                                  \
     "UCX 1.18.1 or newer in both processes, or one and the same build"
 #define VMML_REMEDY_UCX_FABRIC                                                 \
@@ -36,6 +36,11 @@
     "give the process an IMEX channel (/dev/nvidia-caps-imex-channels), or "   \
     "let the allocator ask for CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR as "   \
     "well"
+/* Of a registration that another of UCX's memory domains refuses. */
+#define VMML_REMEDY_RDMA_FLAG                                                  \
+    "let the allocator set allocFlags.gpuDirectRDMACapable"
+#define VMML_REMEDY_SEVERAL_CHUNKS                                             \
+    "a kernel and driver with dmabuf for NICs, UCX_TLS=^gdr_copy for gdr_copy"
 #define VMML_REMEDY_CONTEXT                                                    \
     "use the GPU once (for example cudaFree(0)) before the remote keys are "   \
     "unpacked"

@@ -18,6 +18,7 @@
 #include "stats/stats.h"
 #include "ucx/component.h"
 #include "ucx/device.h"
+#include "ucx/refusal.h"
 #include "ucx/scope.h"
 
 /* 0.0.0: not known. */
@@ -62,6 +63,29 @@ static uint8_t layout_of(const struct vmml_uct *uct,
     return layout;
 }
 
+vmml_ucs_status_t vmml_uct_md_query_v2(const void *caller, vmml_uct_md_h md,
+                                       struct vmml_uct_md_attr_v2 *attr)
+{
+    const struct vmml_uct *uct = vmml_uct(caller);
+    vmml_ucs_status_t status;
+
+    if (uct == NULL || uct->uct_md_query_v2 == NULL)
+        return VMML_UCS_ERR_UNSUPPORTED;
+    status = uct->uct_md_query_v2(md, attr);
+    if (status == VMML_UCS_OK && md != NULL && attr != NULL &&
+        !vmml_is_cuda_ipc_md(md))
+        vmml_domain_queried(md->component, attr);
+    return status;
+}
+
+/* UCX tries, and says nothing itself. */
+static bool hides_errors(const struct vmml_uct_md_mem_reg_params *params)
+{
+    return params != NULL &&
+           (params->field_mask & VMML_UCT_MD_MEM_REG_FIELD_FLAGS) &&
+           (params->flags & VMML_UCT_MD_MEM_FLAG_HIDE_ERRORS);
+}
+
 vmml_ucs_status_t vmml_uct_md_mem_reg_v2(const void *caller, vmml_uct_md_h md,
                                          void *address, size_t length,
                                          const void *params,
@@ -73,7 +97,12 @@ vmml_ucs_status_t vmml_uct_md_mem_reg_v2(const void *caller, vmml_uct_md_h md,
     if (uct == NULL || uct->uct_md_mem_reg_v2 == NULL)
         return VMML_UCS_ERR_UNSUPPORTED;
     status = uct->uct_md_mem_reg_v2(md, address, length, params, memh);
-    if (status != VMML_UCS_OK || !vmml_is_cuda_ipc_md(md))
+    if (!vmml_is_cuda_ipc_md(md)) {
+        if (status != VMML_UCS_OK && md != NULL && !hides_errors(params))
+            vmml_registration_refused(md->component, address, length);
+        return status;
+    }
+    if (status != VMML_UCS_OK)
         return status;
     vmml_stats_start();
     if (is_supported(uct))
@@ -146,7 +175,8 @@ static vmml_ucs_status_t query(const struct vmml_uct *uct, mem_query *real,
     struct vmml_range_request request = {
         .address = (uintptr_t)address,
         .length = length,
-        .per_chunk = uct->uct_md_mem_query_v2 != NULL,
+        .per_chunk =
+            uct->uct_md_mem_query_v2 != NULL || vmml_ranges_are_narrow(),
     };
     struct vmml_scope scope = {.kind = VMML_SCOPE_QUERY, .request = &request};
     vmml_ucs_status_t status;

@@ -42,6 +42,28 @@ typedef void *vmml_uct_mem_h;
 typedef void *vmml_uct_iface_h;
 typedef void *vmml_ucp_worker_h;
 
+/* The beginning of uct_md_attr_v2_t, the same in UCX 1.18 to 1.22. A set of
+ * memory types has bit 1 for CUDA (ucs_memory_type_t). */
+#define VMML_UCT_MD_FLAG_REG_DMABUF (1ull << 10)
+#define VMML_UCS_MEMORY_TYPES_CUDA  (1ull << 1)
+struct vmml_uct_md_attr_v2 {
+    uint64_t field_mask;
+    uint64_t max_alloc;
+    size_t max_reg;
+    uint64_t flags;
+    uint64_t reg_mem_types;
+    uint64_t reg_nonblock_mem_types;
+    uint64_t cache_mem_types;
+};
+
+/* The beginning of uct_md_mem_reg_params_t; flags are of uct_md_mem_flags. */
+#define VMML_UCT_MD_MEM_REG_FIELD_FLAGS  (1ull << 0)
+#define VMML_UCT_MD_MEM_FLAG_HIDE_ERRORS (1ull << 3)
+struct vmml_uct_md_mem_reg_params {
+    uint64_t field_mask;
+    uint64_t flags;
+};
+
 /* uct_rkey_bundle_t */
 struct vmml_uct_rkey_bundle {
     uintptr_t rkey;

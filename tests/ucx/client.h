@@ -494,6 +494,7 @@ void scenario_bench_register(void);
 void scenario_bench_ranges(void);
 void scenario_descriptors(void);
 void scenario_split(void);
+void scenario_refused(void);
 
 /* scenarios_sweep.c: obeys a payload of CMD_SWEEP; the text is the caller's. */
 char *sweep_obey(const char *payload);

@@ -44,6 +44,8 @@ static CUmemAllocationProp properties_of(enum kind kind)
     properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     properties.location.id = device;
     properties.requestedHandleTypes = handle_types(kind);
+    properties.allocFlags.gpuDirectRDMACapable =
+        getenv("VMML_TEST_RDMA") != NULL;
     return properties;
 }
 

@@ -23,7 +23,8 @@ CACHE = Path(os.environ.get("VMMLANE_CACHE", ROOT / ".cache"))
 
 COUNTER = HERE / "count_ipc.c"
 COMPARER = HERE / "libuct_cuda_compare.c"
-SOURCES = sorted(set(HERE.glob("*.c")) - {COUNTER, COMPARER})
+REFUSER = HERE / "libuct_refuse.c"
+SOURCES = sorted(set(HERE.glob("*.c")) - {COUNTER, COMPARER, REFUSER})
 WARNINGS = [
     "-Wall", "-Wextra", "-Wshadow", "-Wmissing-prototypes",
     "-Wstrict-prototypes", "-Wvla", "-Wundef", "-Wno-unused-parameter",
@@ -191,6 +192,31 @@ def build_comparer(build_root):
     return library
 
 
+def build_refuser(wheel, build_root):
+    """A folder with a libuct that refuses some registrations, and the wheel's
+    own under another name behind it."""
+    compiler = os.environ.get("CC", "cc").split()[0]
+    folder = Path(build_root) / \
+        f"refuse-{wheel.version}-{digest([REFUSER], compiler)}"
+    if folder.exists():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as partial:
+        behind = Path(partial) / "built" / "libuct.so.9"
+        behind.parent.mkdir()
+        data = (wheel.lib / "libuct.so.0").read_bytes()
+        behind.write_bytes(data.replace(b"\0libuct.so.0\0",
+                                        b"\0libuct.so.9\0"))
+        call([compiler, "-std=gnu11", "-D_GNU_SOURCE", "-O2", *WARNINGS,
+              "-Wno-missing-prototypes", "-isystem", str(cuda_include()),
+              "-isystem", str(wheel.include), "-shared", "-fPIC", REFUSER,
+              "-Wl,-soname,libuct.so.0", "-Wl,--no-as-needed", behind,
+              "-Wl,--allow-shlib-undefined", "-o",
+              behind.parent / "libuct.so.0"])
+        behind.parent.rename(folder)
+    return folder
+
+
 # ---- one pair ----
 
 
@@ -202,6 +228,7 @@ class Side:
     shim: Path = None
     counter: Path = None
     behind: Path = None  # a preload behind the shim
+    front: Path = None   # a folder of libraries in front of the wheel's
     environment: dict = dataclasses.field(default_factory=dict)
 
 
@@ -260,7 +287,7 @@ def net_device():
 
 def environment_of(side, driver, tls, hook_mode):
     env = dict(os.environ)
-    paths = [str(driver)] if driver else []
+    paths = [str(path) for path in (side.front, driver) if path]
     paths += [str(path) for path in side.wheel.libraries]
     # The machine's own search path stays behind: the real driver may need it.
     if env.get("LD_LIBRARY_PATH"):

@@ -21,7 +21,7 @@ import pair
 # What one operation may do besides giving right bytes over cuda_ipc.
 MUST_FAIL = {"get-refused", "put-refused"}
 MAY_FAIL = {"get-idle", "get-across", "get-before-hole", "get-after-hole",
-            "get-flipped", "put-flipped"}
+            "get-flipped", "put-flipped", "get-several"}
 OTHER_LANE = {"get-other-lane"}
 ANY_LANE = {"own-process", "late-context"}
 ANY_LANE_KINDS = ("host", "managed")
@@ -99,6 +99,7 @@ class Case:
     arguments: tuple = ()
     slow_importer: bool = False  # its copies, on the simulated driver
     compared: bool = False       # UCX's calls with the driver's own answers
+    refused: str = None          # what the exporter's UCX cannot register
     counted: bool = False        # the importer's shim: what it calls
     tls: str = None
 
@@ -121,6 +122,8 @@ class Case:
         if self.kind.startswith("async") and \
                 self.environment.get("VMMLANE_POOLS") != "default":
             return False  # a device's default pool is not shareable
+        if self.refused == "all":
+            return False
         # The keys of 1.18.0, built without fabric, are of another size.
         return len(set(self.versions)) == 1 or "1.18.0" not in self.versions
 
@@ -227,6 +230,13 @@ def cases_settings(sizes, version):
                    arguments=("--deepbind", str(
                        pair.Wheel(version).lib / "ucx/libuct_cuda.so.0"),
                        *late))
+    # Another memory domain refuses (I2, I3).
+    for refused, kind, settings in (
+            ("several", "vmm:8x2M", {}),
+            ("several", "none:8x2M", {"VMML_TEST_RDMA": "1"}),
+            ("all", "vmm:8x2M", {})) if sizes is SIMULATED else ():
+        yield Case("refused", "refused", kind, *both, refused=refused,
+                   environment=settings)
     yield Case("share-off", "whole", sizes.small, *both,
                environment={"VMMLANE_SHARE": "off"})
     # A range query for each 8 KiB (A8).
@@ -352,7 +362,7 @@ def cases_mixed(sizes, versions):
 SHARED = {"1.18.1", "1.19.0", "1.21.0"}
 LEFT = {"no-rcache": (), "fence-ep_based": (), "pool-as-cuda": (),
         "pool-default": (), "descriptors": (), "descriptors-as-asked": (),
-        "deepbind": (),
+        "deepbind": (), "refused": (),
         "share-off-uncached": (), "vmm-local": (),
         "local-memh": (), "peer-errors": (),
         "reloc": ("growth", "reback-quiet"), "shim": ("flipped", "old-key")}
@@ -519,6 +529,25 @@ def judge_context(case, outcome):
     return [] if lines == wanted else [f"{lines} lines of a missing context"]
 
 
+def judge_refused(case, outcome):
+    """What UCX cannot register by itself fails as without vmmlane; one line
+    says why."""
+    if not case.refused:
+        return []
+    problems = []
+    words = "lies in several chunks" \
+        if "VMML_TEST_RDMA" in case.environment else \
+        "allocated without gpuDirectRDMACapable"
+    lines = [line for line in outcome.logs[0].splitlines()
+             if re.match(r"vmmlane\[\d+\] \S+ (WARN|ERROR) ", line)]
+    if len(lines) != 1 or words not in lines[0]:
+        problems.append(f"warnings: {lines}")
+    if case.refused == "all" and any(result.status == "OK"
+                                     for result in outcome.results):
+        problems.append("a failure was not passed on")
+    return problems
+
+
 def judge_compared(case, outcome):
     """UCX is told of such memory what the driver says, bit for bit."""
     if not case.compared:
@@ -618,6 +647,7 @@ def judge(case, outcome, simulated):
     problems += judge_pool(case, outcome)
     problems += judge_as_asked(case, outcome)
     problems += judge_steady(case, outcome)
+    problems += judge_refused(case, outcome)
     problems += judge_context(case, outcome)
     problems += judge_log(case, outcome)
     problems += judge_version(case, outcome)
@@ -673,6 +703,10 @@ def run_case(case, options, clients):
     if case.slow_importer:
         sides[1].environment = {**case.environment,
                                 "VMMLANE_SIM_SLICE_DELAY_US": "200"}
+    if case.refused:
+        sides[0].front = pair.build_refuser(sides[0].wheel, options.build)
+        sides[0].environment = {**sides[0].environment,
+                                "VMML_TEST_REFUSE": case.refused}
     if case.counted:
         sides[1].behind = options.count_calls
     for side, visible in zip(sides, options.visible or ()):

@@ -62,6 +62,7 @@ const struct scenario scenarios[] = {
     {"sweep", scenario_sweep, false},
     {"descriptors", scenario_descriptors, false},
     {"split", scenario_split, false},
+    {"refused", scenario_refused, false},
     {"captured", scenario_captured, false},
     {"mem-query", scenario_memory_query, false},
     {"bench-steady", scenario_bench_steady, false},

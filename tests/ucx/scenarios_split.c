@@ -189,3 +189,30 @@ void scenario_split(void)
     remote_free(&remote);
     free(keys);
 }
+
+/* ---- another memory domain refuses (I2, I3) ---- */
+
+/* Registrations inside one chunk, then one over several. */
+void scenario_refused(void)
+{
+    uint64_t seed = new_seed();
+    struct remote remote = filled(opt.kind, seed);
+    uint64_t size = remote.chunks[0].size;
+    struct key all;
+
+    for (int i = 0; i < 2; i++) {
+        uint64_t offset = remote.offset + (uint64_t)i * 2 * size + 4096;
+        struct key key = key_make(&remote, offset, size / 2);
+
+        report_detail(&remote, "get", key_get(&key, offset, size / 2, seed),
+                      "inside");
+        key_destroy(&key);
+        key_deregister(&key);
+    }
+    all = key_make_all(&remote);
+    report_detail(&remote, "get-several",
+                  key_get(&all, all.offset, all.length, seed), "several");
+    key_destroy(&all);
+    key_deregister(&all);
+    remote_free(&remote);
+}

@@ -110,12 +110,18 @@ static const char *nearest(const char *name)
     return found;
 }
 
-static bool is_setting(const char *name)
+static bool is_named(const char *name, size_t length)
 {
     for (size_t i = 0; i < SETTINGS; i++)
-        if (strcmp(settings[i], name) == 0)
+        if (strlen(settings[i]) == length &&
+            strncmp(settings[i], name, length) == 0)
             return true;
     return false;
+}
+
+bool vmml_is_setting(const char *entry)
+{
+    return is_named(entry, strcspn(entry, "="));
 }
 
 bool vmml_misspelt(const char *entry, char name[VMML_SETTING_NAME_MAX],
@@ -132,7 +138,7 @@ bool vmml_misspelt(const char *entry, char name[VMML_SETTING_NAME_MAX],
         length = VMML_SETTING_NAME_MAX - 1;
     memcpy(name, entry, length);
     name[length] = '\0';
-    if (is_setting(name) || is_of_others(name))
+    if (is_named(name, length) || is_of_others(name))
         return false;
     *meant = nearest(name);
     return true;

@@ -8,7 +8,11 @@
 /* Longer names are cut. */
 #define VMML_SETTING_NAME_MAX 64
 
-/* entry: "NAME=value" of an environment. True: NAME begins with VMMLANE_, has
+/* entry: "NAME=value" of an environment, here and below. True: NAME is a
+ * setting. */
+bool vmml_is_setting(const char *entry);
+
+/* True: NAME begins with VMMLANE_, has
  * a value, and is neither a setting nor something else that may be called so.
  * *meant: the setting whose name is nearest, or NULL where none is near. */
 bool vmml_misspelt(const char *entry, char name[VMML_SETTING_NAME_MAX],

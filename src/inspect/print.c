@@ -124,7 +124,7 @@ static void print_windows(const struct vmml_survey *survey, bool chunks,
 {
     size_t i;
 
-    fprintf(out, "\nexported: %zu windows, %zu chunks, %s\n",
+    fprintf(out, "\nexported: windows %zu, chunks %zu, %s\n",
             survey->window_count, survey->chunk_count,
             bytes_text(survey->bytes).text);
     for (i = 0; i < survey->window_count; i++) {
@@ -160,7 +160,7 @@ static void print_mirrors(const struct vmml_survey *survey, FILE *out)
 {
     size_t i;
 
-    fprintf(out, "\nimported: %zu windows\n", survey->mirror_count);
+    fprintf(out, "\nimported: windows %zu\n", survey->mirror_count);
     for (i = 0; i < survey->mirror_count; i++) {
         const struct vmml_stats_mirror *mirror = &survey->mirrors[i];
 

@@ -14,6 +14,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "base/spelling.h"
 #include "stats/names.h"
 
 #define LEDGER_NAME "vmmlane-ledger"
@@ -93,7 +94,6 @@ static uint32_t read_own_pid(pid_t pid)
 /* As it was when the program was started (proc(5)). */
 static void read_settings(struct vmml_target *target)
 {
-    static const char prefix[] = "VMMLANE";
     size_t size = 1 << 20, used = 0;
     char *text = malloc(size);
     ssize_t length;
@@ -105,12 +105,16 @@ static void read_settings(struct vmml_target *target)
     length = read_file(target->pid, "environ", text, size);
     for (at = text; length > 0 && at < text + length; at += strlen(at) + 1) {
         size_t room = sizeof(target->settings) - used;
+        char name[VMML_SETTING_NAME_MAX];
+        const char *meant;
+        bool wrong = vmml_misspelt(at, name, &meant);
         int written;
 
-        if (strncmp(at, prefix, sizeof(prefix) - 1) != 0)
+        if (!wrong && !vmml_is_setting(at))
             continue;
-        written = snprintf(target->settings + used, room, "%s%s",
-                           used > 0 ? " " : "", at);
+        written =
+            snprintf(target->settings + used, room, "%s%s%s",
+                     used > 0 ? " " : "", at, wrong ? " (no setting)" : "");
         if (written < 0 || (size_t)written >= room)
             break;
         used += (size_t)written;

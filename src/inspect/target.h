@@ -22,7 +22,7 @@ struct vmml_target {
     char name[32];    /* /proc/PID/comm */
     bool loaded;      /* a libvmmlane.so is mapped */
     char library[256];
-    char settings[1024]; /* VMMLANE* of its environment, a blank between */
+    char settings[1024]; /* of its environment, a blank between */
 
     const struct vmml_stats_file *stats; /* NULL: stats_error */
     int stats_error; /* ENOENT: none; EPROTO; EPROTONOSUPPORT; others */

@@ -64,7 +64,8 @@ def nothing_to_see():
         result = inspect(pid)
         check('not loaded', result.returncode, 1)
         check_in('not loaded: said', 'lane: not-loaded: ', result.stdout)
-    with Sleeper(LD_PRELOAD=LIBRARY, VMMLANE_LOG='error') as pid:
+    with Sleeper(LD_PRELOAD=LIBRARY, VMMLANE_LOG='error',
+                 VMMLANE_CACHE='/tmp') as pid:
         result = inspect(pid)
         check('loaded, without CUDA', result.returncode, 1)
         check_in('loaded: said', 'lane: unseen: UCX has not asked',
@@ -77,6 +78,13 @@ def nothing_to_see():
                           survey['loaded'], survey['library'],
                           survey['settings']),
               (1, pid, 'unseen', True, LIBRARY, 'VMMLANE_LOG=error'))
+
+
+def misspelt():
+    with Sleeper(LD_PRELOAD=LIBRARY, VMMLANE_STRCIT='1') as pid:
+        check_in('a name that is none',
+                 'settings: VMMLANE_STRCIT=1 (no setting)\n',
+                 inspect(pid).stdout)
 
 
 def watch():
@@ -94,6 +102,7 @@ def watch():
 def main():
     arguments()
     nothing_to_see()
+    misspelt()
     watch()
     end()
 

@@ -228,14 +228,19 @@ static void round_fence(void)
 {
     const uint64_t seeds[2] = {new_seed(), new_seed()};
     struct remote vmm = memory(SPEC, new_seed());
-    struct remote plain = filled("malloc:4M", new_seed());
-    struct key keys[2] = {key_make_all(&vmm), key_make_all(&plain)};
+    /* One for all rounds: UCX's importer keeps each cudaMalloc memory mapped
+     * until its cache needs the place. */
+    static struct remote plain;
+    struct key keys[2];
 
+    if (plain.base == 0)
+        plain = filled("malloc:4M", new_seed());
+    keys[0] = key_make_all(&vmm);
+    keys[1] = key_make_all(&plain);
     if (keys[0].rkey != NULL && keys[1].rkey != NULL)
         put_both(keys, seeds);
     end(&keys[0]);
     end(&keys[1]);
-    remote_free(&plain);
     remote_free(&vmm);
 }
 

@@ -169,14 +169,13 @@ bool vmml_exporter_ready(void)
     if (status == 0)
         status = -vmml_ledger_create(&vmml_exporter.ledger);
     if (status != 0) {
-        vmml_warn_once(
-            "the ledger cannot be made (errno %d): memory of "
-            "cuMemCreate keeps the lane that UCX finds without vmmlane%s",
-            status,
-            status == EMFILE || status == ENFILE
-                ? ". Remedy: " VMML_REMEDY_DESCRIPTORS
-            : status == EFBIG ? ". Remedy: " VMML_REMEDY_FILE_SIZE
-                              : "");
+        vmml_warn_once("the ledger cannot be made (errno %d): memory of "
+                       "cuMemCreate has no fast lane%s",
+                       status,
+                       status == EMFILE || status == ENFILE
+                           ? ". Remedy: " VMML_REMEDY_DESCRIPTORS
+                       : status == EFBIG ? ". Remedy: " VMML_REMEDY_FILE_SIZE
+                                         : "");
         return false;
     }
     vmml_info("ledger made: descriptor %d",

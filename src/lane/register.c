@@ -51,44 +51,55 @@ CUresult vmml_reservation_at(const struct vmml_real *real, CUdeviceptr ptr,
     return CUDA_SUCCESS;
 }
 
-/* Is it pinned device memory of cuMemCreate, and of what kind? The attribute
- * IS_LEGACY_CUDA_IPC_CAPABLE does not tell: a driver may report cudaMalloc
- * memory as not capable (comment in UCX's cuda_ipc_md.c). */
-static bool look_at_handle(const struct vmml_real *real, CUdeviceptr ptr,
-                           struct memory *memory)
+enum kind {
+    KIND_VMM, /* pinned device memory of cuMemCreate */
+    KIND_OTHER,
+    KIND_UNKNOWN, /* the driver failed */
+};
+
+/* Of what kind is it? The attribute IS_LEGACY_CUDA_IPC_CAPABLE does not tell: a
+ * driver may report cudaMalloc memory as not capable (comment in UCX's
+ * cuda_ipc_md.c). */
+static enum kind look_at_handle(const struct vmml_real *real, CUdeviceptr ptr,
+                                struct memory *memory)
 {
     CUmemGenericAllocationHandle handle;
     CUmemAllocationProp prop;
-    bool is_device;
+    CUresult result = real->cuMemRetainAllocationHandle(&handle, (void *)ptr);
 
-    if (real->cuMemRetainAllocationHandle(&handle, (void *)ptr) != CUDA_SUCCESS)
-        return false;
-    is_device = real->cuMemGetAllocationPropertiesFromHandle(&prop, handle) ==
-                    CUDA_SUCCESS &&
-                prop.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-    if (is_device) {
-        memory->device = prop.location.id;
-        memory->handle_types = prop.requestedHandleTypes;
-    }
+    /* INVALID_VALUE for all other memory (measured). */
+    if (result != CUDA_SUCCESS)
+        return result == CUDA_ERROR_INVALID_VALUE ? KIND_OTHER : KIND_UNKNOWN;
+    result = real->cuMemGetAllocationPropertiesFromHandle(&prop, handle);
     vmml_release(real, handle);
-    return is_device;
+    if (result != CUDA_SUCCESS)
+        return KIND_UNKNOWN;
+    if (prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return KIND_OTHER;
+    memory->device = prop.location.id;
+    memory->handle_types = prop.requestedHandleTypes;
+    return KIND_VMM;
 }
 
-static bool look_at(const struct vmml_real *real, CUdeviceptr ptr,
-                    struct memory *memory)
+static enum kind look_at(const struct vmml_real *real, CUdeviceptr ptr,
+                         struct memory *memory)
 {
     struct vmml_relaxed relaxed;
-    bool is_device;
+    enum kind kind;
 
     vmml_relax(real, &relaxed);
-    is_device = look_at_handle(real, ptr, memory);
+    kind = look_at_handle(real, ptr, memory);
     vmml_relax_end(real, &relaxed);
-    return is_device &&
-           vmml_mapping_at(real, ptr, &memory->chunk_base,
+    if (kind != KIND_VMM)
+        return kind;
+    return vmml_mapping_at(real, ptr, &memory->chunk_base,
                            &memory->chunk_size) == CUDA_SUCCESS &&
-           vmml_reservation_at(real, ptr, &memory->base, &memory->size) ==
-               CUDA_SUCCESS &&
-           vmml_device_uuid(real, memory->device, &memory->gpu) == CUDA_SUCCESS;
+                   vmml_reservation_at(real, ptr, &memory->base,
+                                       &memory->size) == CUDA_SUCCESS &&
+                   vmml_device_uuid(real, memory->device, &memory->gpu) ==
+                       CUDA_SUCCESS
+               ? KIND_VMM
+               : KIND_UNKNOWN;
 }
 
 static bool is_one_chunk(const struct memory *memory, uint64_t address,
@@ -241,49 +252,87 @@ void vmml_lane_deregister(vmml_uct_md_h md, vmml_uct_mem_h memh)
     pthread_mutex_unlock(&vmml_exporter.lock);
 }
 
-void vmml_lane_register(vmml_uct_md_h md, vmml_uct_mem_h memh, void *address,
-                        size_t length)
+enum decision {
+    DECISION_NATIVE,
+    DECISION_TAKEN,
+    DECISION_NONE, /* a driver call failed, or memory or the ledger is short */
+};
+
+/* Registrations were left without a decision. */
+static atomic_bool some_undecided;
+
+static enum decision take_memory(const struct memory *memory,
+                                 struct vmml_registration *registration)
+{
+    struct vmml_fd_list fds;
+    bool taken;
+
+    registration->refused =
+        refuse(memory, registration->address, registration->length);
+    vmml_fd_list_init(&fds);
+    pthread_mutex_lock(&vmml_exporter.lock);
+    taken = take(memory, registration, &fds);
+    pthread_mutex_unlock(&vmml_exporter.lock);
+    vmml_fd_list_close(&fds);
+    VMML_LOG_KEY(taken ? vmml_exporter_nonce() : NULL, memory->base,
+                 memory->size);
+    vmml_debug("registration 0x%lx+0x%lx of window 0x%lx+0x%lx: %s",
+               (unsigned long)registration->address,
+               (unsigned long)registration->length, (unsigned long)memory->base,
+               (unsigned long)memory->size,
+               !taken ? "no ledger entry can be had"
+               : registration->refused == VMML_REASON_NONE
+                   ? "taken"
+                   : vmml_reason_string(registration->refused));
+    return taken ? DECISION_TAKEN : DECISION_NONE;
+}
+
+/* late: at a pack, of which the range is a part only: then the reservation is
+ * what counts as registered. */
+static enum decision decide(vmml_uct_md_h md, vmml_uct_mem_h memh,
+                            uint64_t address, uint64_t length, bool late)
 {
     const struct vmml_real *real = vmml_real();
     struct vmml_registration registration = {
         .md = md,
         .memh = memh,
-        .address = (uintptr_t)address,
+        .address = address,
         .length = length,
     };
     struct memory memory;
-    struct vmml_fd_list fds;
-    bool taken;
 
+    if (real == NULL || !may_take() || length > UINT64_MAX - address)
+        return DECISION_NATIVE;
+    switch (look_at(real, address, &memory)) {
+    case KIND_VMM:
+        break;
+    case KIND_UNKNOWN:
+        return DECISION_NONE;
+    default:
+        vmml_pool_register(md, memh, address, length);
+        return DECISION_NATIVE;
+    }
+    if (is_native(md, &memory, address, length)) {
+        vmml_count_by(registrations_native, late ? 0 : 1);
+        return DECISION_NATIVE;
+    }
+    if (late) {
+        registration.address = memory.base;
+        registration.length = memory.size;
+    }
+    return take_memory(&memory, &registration);
+}
+
+void vmml_lane_register(vmml_uct_md_h md, vmml_uct_mem_h memh, void *address,
+                        size_t length)
+{
     /* A handle that UCX uses again without an end that was seen. */
     vmml_lane_deregister(md, memh);
-    if (real == NULL || !may_take() || length > UINT64_MAX - (uintptr_t)address)
+    if (decide(md, memh, (uintptr_t)address, length, false) != DECISION_NONE)
         return;
-    if (!look_at(real, (CUdeviceptr)(uintptr_t)address, &memory)) {
-        vmml_pool_register(md, memh, registration.address, length);
-        return;
-    }
-    if (is_native(md, &memory, registration.address, length)) {
-        vmml_count(registrations_native);
-        return;
-    }
-    registration.refused = refuse(&memory, registration.address, length);
-    vmml_fd_list_init(&fds);
-    pthread_mutex_lock(&vmml_exporter.lock);
-    taken = take(&memory, &registration, &fds);
-    pthread_mutex_unlock(&vmml_exporter.lock);
-    vmml_fd_list_close(&fds);
-    if (!taken)
-        VMML_LOST(LEDGER, .address = registration.address, .length = length);
-    VMML_LOG_KEY(taken ? vmml_exporter_nonce() : NULL, memory.base,
-                 memory.size);
-    vmml_debug("registration %p+0x%lx of window 0x%lx+0x%lx: %s", address,
-               (unsigned long)length, (unsigned long)memory.base,
-               (unsigned long)memory.size,
-               !taken ? "native, no ledger entry can be had"
-               : registration.refused == VMML_REASON_NONE
-                   ? "taken"
-                   : vmml_reason_string(registration.refused));
+    vmml_debug("registration %p+0x%lx: decided when it is packed", address,
+               (unsigned long)length);
+    atomic_store(&some_undecided, true);
 }
 
 void vmml_pack_fill(struct vmml_pack *pack, uint64_t base, uint64_t size,
@@ -293,15 +342,19 @@ void vmml_pack_fill(struct vmml_pack *pack, uint64_t base, uint64_t size,
         .flags = reason == VMML_REASON_NONE ? 0 : VMML_HANDLE_TOMBSTONE,
         .reason = (uint8_t)reason,
         .pid = (uint32_t)getpid(),
-        .pid_ns = vmml_ledger_pid_ns(vmml_exporter.ledger),
-        .ledger_fd = vmml_ledger_fd(vmml_exporter.ledger),
+        .ledger_fd = -1,
         .node = vmml_node_byte(),
         .base = base,
         .size = size,
     };
 
-    memcpy(pack->nonce, vmml_ledger_nonce(vmml_exporter.ledger),
-           VMML_NONCE_SIZE);
+    memset(pack->nonce, 0, sizeof(pack->nonce));
+    if (vmml_exporter.ledger != NULL) {
+        handle.pid_ns = vmml_ledger_pid_ns(vmml_exporter.ledger);
+        handle.ledger_fd = vmml_ledger_fd(vmml_exporter.ledger);
+        memcpy(pack->nonce, vmml_ledger_nonce(vmml_exporter.ledger),
+               VMML_NONCE_SIZE);
+    }
     memcpy(handle.nonce, pack->nonce, VMML_NONCE_SIZE);
     vmml_handle_encode(&handle, pack->handle);
     pack->base = base;
@@ -504,9 +557,45 @@ static enum vmml_reason serve_across(const struct vmml_registration *copy,
     return across;
 }
 
+/* Could UCX's own key name the first chunk of several? cudaMalloc memory has
+ * no handle type. */
+static bool may_be_short(const struct vmml_real *real, uint64_t address)
+{
+    unsigned long long types = 0;
+
+    return vmml_attribute(real, &types,
+                          CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
+                          address) != CUDA_SUCCESS ||
+           types != 0;
+}
+
+/* The decision that the registration was left without, with the pack. */
+static enum decision decide_late(vmml_uct_md_h md, vmml_uct_mem_h memh,
+                                 uint64_t from, uint64_t end,
+                                 struct vmml_pack *pack)
+{
+    const struct vmml_real *real = vmml_real();
+    enum decision decision;
+
+    if (real == NULL || !atomic_load(&some_undecided))
+        return DECISION_NATIVE;
+    decision = decide(md, memh, from, end - from, true);
+    if (decision != DECISION_NONE)
+        return decision;
+    if (!may_be_short(real, from))
+        return DECISION_NATIVE;
+    pthread_mutex_lock(&vmml_exporter.lock);
+    vmml_pack_fill(pack, from, end - from, VMML_REASON_LEDGER);
+    pthread_mutex_unlock(&vmml_exporter.lock);
+    vmml_count(keys_packed);
+    vmml_lane_warn(VMML_REASON_LEDGER, from, end - from);
+    return DECISION_NONE;
+}
+
 bool vmml_lane_begin_pack(vmml_uct_md_h md, vmml_uct_mem_h memh, void *address,
                           size_t length, struct vmml_pack *pack)
 {
+    enum decision decision;
     struct vmml_registration copy;
     uint64_t from = (uintptr_t)address;
     uint64_t end = length > UINT64_MAX - from ? UINT64_MAX : from + length;
@@ -515,14 +604,20 @@ bool vmml_lane_begin_pack(vmml_uct_md_h md, vmml_uct_mem_h memh, void *address,
     struct vmml_block_name block;
     bool verified, goes;
 
-    if (!atomic_load_explicit(&vmml_exporter.has_windows,
-                              memory_order_relaxed) ||
+    if ((!atomic_load_explicit(&vmml_exporter.has_windows,
+                               memory_order_relaxed) &&
+         !atomic_load_explicit(&some_undecided, memory_order_relaxed)) ||
         vmml_in_child)
         return false;
     if (vmml_pool_begin_pack(md, memh, from, end - from, pack))
         return true;
-    if (!begin(md, memh, &copy, &verified, from, end))
-        return false;
+    if (!begin(md, memh, &copy, &verified, from, end)) {
+        decision = decide_late(md, memh, from, end, pack);
+        if (decision != DECISION_TAKEN)
+            return decision == DECISION_NONE;
+        if (!begin(md, memh, &copy, &verified, from, end))
+            return false;
+    }
     if (copy.window->retired) {
         follow_reservation(&copy);
         drop(&copy);

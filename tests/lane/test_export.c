@@ -1197,6 +1197,64 @@ static void stands_down_when_ucx_walks(void)
     CHECK_EQUAL(pack(memh, base, 4 * CHUNK), VMML_REASON_NONE);
 }
 
+/* Each driver call of a registration fails once: UCX's own key of the first
+ * chunk is never made for several. */
+static void undecided_until_the_pack(void)
+{
+    static const char *const calls[] = {
+        "cuMemRetainAllocationHandle",
+        "cuMemGetAllocationPropertiesFromHandle",
+        "cuPointerGetAttribute",
+        "cuDeviceGetUuid_v2",
+    };
+    vmml_uct_mem_h memh;
+    uint64_t base;
+    size_t i, failed = 0;
+
+    lane_cuda(0);
+    base = lane_reserve(MANY * CHUNK);
+    lane_map_run(base, CHUNK, 4, 1);
+    for (i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+        sim_reset_counts();
+        CHECK_EQUAL(sim_fail(calls[i], 1, CUDA_ERROR_UNKNOWN, 0), 0);
+        memh = lane_reg(base, 4 * CHUNK);
+        sim_clear_failures();
+        failed += sim_call_count(calls[i]) > 0;
+        CHECK_EQUAL(pack(memh, base + CHUNK, 2 * CHUNK), VMML_REASON_NONE);
+        CHECK_EQUAL(published(base, MANY * CHUNK), 2);
+        CHECK_EQUAL(pack(memh, base, 4 * CHUNK), VMML_REASON_NONE);
+        CHECK_EQUAL(published(base, MANY * CHUNK), 4);
+        lane_dereg(memh);
+        CHECK(lane_wait(is_empty, &base));
+    }
+    CHECK_EQUAL(failed, sizeof(calls) / sizeof(calls[0]));
+}
+
+/* And where the pack cannot decide either. */
+static void never_decided_is_a_tombstone(void)
+{
+    vmml_uct_mem_h memh, plain_memh;
+    CUdeviceptr plain;
+    uint64_t base;
+
+    lane_cuda(0);
+    lane_log_to_file();
+    base = lane_reserve(MANY * CHUNK);
+    lane_map_run(base, CHUNK, 4, 1);
+    CHECK_CU(cuMemAlloc_v2(&plain, CHUNK));
+    CHECK_EQUAL(sim_fail("cuDeviceGetUuid_v2", 1, CUDA_ERROR_UNKNOWN, 1), 0);
+    memh = lane_reg(base, 4 * CHUNK);
+    plain_memh = lane_reg(plain, CHUNK);
+    CHECK_EQUAL(pack(memh, base, 4 * CHUNK), VMML_REASON_LEDGER);
+    CHECK_EQUAL(pack(memh, base, CHUNK), VMML_REASON_LEDGER);
+    CHECK_EQUAL(lane_log_count(" WARN "), 1);
+    CHECK(!lane_pack(plain_memh, plain, CHUNK, key));
+    sim_clear_failures();
+    CHECK_EQUAL(pack(memh, base, 4 * CHUNK), VMML_REASON_NONE);
+    CHECK_EQUAL(published(base, MANY * CHUNK), 4);
+    CHECK(!lane_pack(plain_memh, plain, CHUNK, key));
+}
+
 /* --- fork ----------------------------------------------------------------- */
 
 static void wait_for(pid_t pid)
@@ -1492,6 +1550,8 @@ int main(int argc, char **argv)
         LANE_TEST(switched_off),
         LANE_TEST(stands_down_when_ucx_walks),
         LANE_TEST(child_publishes_nothing),
+        LANE_TEST(undecided_until_the_pack),
+        LANE_TEST(never_decided_is_a_tombstone),
         LANE_TEST(child_has_no_descriptor),
         LANE_TEST(forks_while_others_register),
     };

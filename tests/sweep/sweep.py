@@ -12,11 +12,13 @@ the fast lane. Exits 1 if any run is not so, 77 if nothing could be run.
 import argparse
 import collections
 import concurrent.futures
+import contextlib
 import dataclasses
 import itertools
 import os
 import random
 import re
+import shutil
 import sys
 import tempfile
 import time
@@ -25,25 +27,50 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "ucx"))
 
+import nodes  # noqa: E402
 import pair  # noqa: E402
 
-ROUNDS = ["whole", "growth", "reback", "tensors", "upgrade", "pieces", "fence"]
 # Of these rounds only what the others have not: many chunks, order.
 ONLY = {"pieces": ("importer", r"cuMemcpy|cuStream|cuEvent"),
         "fence": ("importer", r"cuStream|cuEvent|cuCtx|cuThread")}
-# The rounds that a process can begin with.
-COLD_ROUNDS = ["whole", "upgrade"]
 SIDES = ["exporter", "importer"]
-# Ways for descriptors: name, environment, and the rounds that are enough.
-WAYS = {"": ({}, ROUNDS),
-        "socket": ({"VMMLANE_TRANSPORT": "socket"}, ["whole"])}
 
-# What a pair does before its first failure: all that it will go on to hold. The
-# last two use what it has for a denied pidfd_getfd and for a lost lane.
-WARM_UP = ["whole env -", "growth - -", "reback - -", "tensors - -",
-           "pieces - -", "fence - -",
-           "whole importer pidfd_getfd:2:1",
-           "whole exporter cuMemExportToShareableHandle:1:2"]
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a pair runs, and on what memory."""
+    kind: str
+    rounds: tuple
+    cold_rounds: tuple  # that a process can begin with
+    # Ways for descriptors: name, environment, and the rounds that are enough.
+    ways: dict
+    # A denied pidfd_getfd, a lost lane: a pair keeps what it has for them.
+    denials: tuple
+    # UCX's own memory, of one key with its own.
+    plain: str = "malloc:4M"
+    environment: dict = dataclasses.field(default_factory=dict)
+    # Nothing is given back later, by a watcher or after an idle time, and the
+    # next round may hold another number of chunks.
+    by_round: bool = False
+
+
+ROUNDS = ("whole", "growth", "reback", "tensors", "pieces", "fence")
+LOST = "whole exporter cuMemExportToShareableHandle:1:2"
+ONE_NODE = Place(
+    "vmm:3x2M", ROUNDS + ("upgrade",), ("whole", "upgrade"),
+    {"": ({}, ROUNDS + ("upgrade",)),
+     "socket": ({"VMMLANE_TRANSPORT": "socket"}, ("whole",))},
+    ("whole importer pidfd_getfd:2:1", LOST))
+FABRIC = dataclasses.replace(ONE_NODE, kind="fabric:3x2M",
+                             environment={"VMMLANE_SIM_FABRIC": "on"})
+NODES = Place(
+    "fabric:3x2M", ROUNDS, ("whole",), {"": ({}, ROUNDS)},
+    (LOST, "whole importer cuMemImportFromShareableHandle:1:2"),
+    plain="whole:4M", by_round=True)
+
+# A plan's lines: wait for nothing that is given back later, and do wait.
+HURRY = [f"most {side} {','.join(32 * ['999999999999'])}" for side in SIDES]
+WAIT_ALL = [f"most {side} -" for side in SIDES]
 BATCH = 24  # runs in one pair of processes
 AGAIN = 5  # times that a suspected leak is tried
 WAIT = 20  # seconds that a client waits for its peer or a request
@@ -75,8 +102,8 @@ CANNOT_FAIL = re.compile(
     r"dl_iterate_phdr$|dlclose$|dlerror$|dlsym$|program_invocation|"
     r"environ$|abort$|pthread_(attr_destroy|mutex_(un)?lock|"
     r"cond_(broadcast|signal|destroy)|condattr_destroy|mutex_destroy|self|"
-    r"setname_np|equal|rwlock_|once|mutex_trylock)|"
-    r"sig(add|empty|fill|pending|ismember|timedwait)|freeaddrinfo$|"
+    r"setname_np|equal|rwlock_|once|mutex_trylock|join$|setcancelstate$)|"
+    r"getauxval$|sig(add|del|empty|fill|pending|ismember|timedwait)|freeaddrinfo$|"
     r"inet_|hton|ntoh|stdout$|stderr$|raise$)")
 
 
@@ -156,14 +183,24 @@ def parse_report(run, side, phase, words):
 
 
 class Runner:
-    def __init__(self, options, version, way):
+    def __init__(self, options, version, way, two_nodes=None):
         self.options = options
+        self.place = options.place
         self.way = way
+        self.nodes = two_nodes
         self.wheel = pair.Wheel(version)
         self.client = pair.build_client(self.wheel, options.build)
         self.numbers = itertools.count()
-        self.most = []  # lines of a plan
+        self.held = {}  # by round, or by None: the most that is held after it
         self.start = None
+
+    @property
+    def warm_up(self):
+        """What a pair does before its first failure: all that it will go on
+        to hold."""
+        rounds = [name for name in self.place.rounds if name != "upgrade"]
+        return [f"{name} {'env' if i == 0 else '-'} -"
+                for i, name in enumerate(rounds)] + list(self.place.denials)
 
     def begin(self):
         """The runs with a failure begin; what was before has no limit."""
@@ -171,30 +208,62 @@ class Runner:
 
     def is_late(self):
         return self.options.seconds is not None and \
-            time.monotonic() > self.start + self.options.seconds / len(WAYS)
+            time.monotonic() > self.start + \
+            self.options.seconds / len(self.place.ways)
 
-    def run(self, lines, rule=None, side=None):
-        """Runs a plan in a new pair of processes."""
-        number = next(self.numbers)
+    def held_after(self, name):
+        return self.held.get(name if self.place.by_round else None)
+
+    def lines(self, plan):
+        """The plan with what each round may hold, where that is known."""
+        for line in plan:
+            held = self.held_after(line.split()[0])
+            if held is not None:
+                yield from (f"most {side} "
+                            f"{','.join(map(str, held[side].values()))}"
+                            for side in SIDES)
+            yield line
+
+    @contextlib.contextmanager
+    def fabric(self, number):
+        """The folder of one pair that stands for the fabric between nodes."""
+        if self.nodes is None:
+            yield {}
+            return
+        folder = self.nodes.fabric / str(number)
+        folder.mkdir()
+        try:
+            yield {"VMMLANE_SIM_FABRIC_DIR": str(folder)}
+        finally:
+            shutil.rmtree(folder)
+
+    def sides(self, number, rule, side, fabric):
         # The last preload, see shim.c.
         preload = f"{self.options.shim} {self.options.faults}"
-        sides = []
-        for name in SIDES:
+        for i, name in enumerate(SIDES):
+            client = self.client
             environment = {
                 "VMMLANE_SWEEP_RULE": rule if name == side else "",
                 "VMMLANE_SIM_DOMAIN": f"sweep{os.getpid()}-{number}",
                 "VMMLANE_LOG": self.options.log,
-                **WAYS[self.way][0],
-                **({"VMMLANE_SIM_FABRIC": "on"} if self.options.fabric else {}),
-            }
-            sides.append(pair.Side(self.wheel, self.client, shim=preload,
-                                   environment=environment))
-        with tempfile.NamedTemporaryFile("w", suffix=".plan") as plan:
-            plan.write("\n".join(self.most + lines) + "\n")
+                **self.place.ways[self.way][0], **self.place.environment}
+            if self.nodes is not None:
+                client = self.nodes.program(i, client)
+                environment.update(self.nodes.environment(i))
+            yield pair.Side(self.wheel, client, shim=preload,
+                            environment={**environment, **fabric})
+
+    def run(self, lines, rule=None, side=None):
+        """Runs a plan in a new pair of processes."""
+        number = next(self.numbers)
+        with tempfile.NamedTemporaryFile("w", suffix=".plan") as plan, \
+                self.fabric(number) as fabric:
+            plan.write("\n".join([f"plain - {self.place.plain}",
+                                  *self.lines(lines)]) + "\n")
             plan.flush()
             return pair.run_pair(
-                *sides, "sweep",
-                "fabric:3x2M" if self.options.fabric else "vmm:3x2M", driver=self.options.driver,
+                *self.sides(number, rule, side, fabric), "sweep",
+                self.place.kind, driver=self.options.driver,
                 timeout=WAIT + 20 + 5 * len(lines),
                 arguments=("--plan", plan.name, "--timeout", str(WAIT)))
 
@@ -209,47 +278,64 @@ def most_held(runs):
 
 
 def count(runner):
-    """Counts of calls, by (round, side, cold), and what is held at the end."""
+    """Counts of calls, by (round, side, cold); tells the runner what is held
+    at the end of rounds."""
     counts = {}
-    outcome = runner.run([f"{name} env -" if i == 0 else f"{name} - -"
-                          for i, name in enumerate(ROUNDS)]
-                         + [f"{name} - -" for name in ROUNDS])
+    rounds = runner.place.rounds
+    outcome = runner.run([*HURRY, *(f"{name} {'env' if i == 0 else '-'} -"
+                                    for i, name in enumerate(rounds)),
+                          *(f"{name} - -" for name in rounds)])
     runs = parse_runs(outcome.logs[1])
-    if outcome.codes != (0, 0) or len(runs) != 2 * len(ROUNDS):
+    if outcome.codes != (0, 0) or len(runs) != 2 * len(rounds):
         sys.exit(f"the run without a failure failed:\n{outcome.logs[0]}\n"
                  f"{outcome.logs[1]}")
-    for name, run in zip(ROUNDS, runs[len(ROUNDS):]):
+    for name, run in zip(rounds, runs[len(rounds):]):
         for side in SIDES:
             counts[name, side, False] = run.calls[side]
-    for name in COLD_ROUNDS:
-        outcome = runner.run([f"{name} env -"])
+    for name in runner.place.cold_rounds:
+        outcome = runner.run([*HURRY, f"{name} env -"])
         run = parse_runs(outcome.logs[1])[0]
         for side in SIDES:
             counts[name, side, True] = run.calls[side]
-    outcome = runner.run(WARM_UP)
+    runner.held = count_held(runner)
+    return counts
+
+
+def count_held(runner):
+    """The most that is held after the warm-up's rounds, see Runner.held."""
+    plan = runner.warm_up
+    before, count = [], len(plan)
+    if runner.place.by_round:
+        # What the rounds before have left belongs to it.
+        before, count = [*HURRY, *plan, *WAIT_ALL], 2 * count
+        plan = [line.replace(" env ", " - ") for line in plan]
+    outcome = runner.run(before + plan)
     runs = parse_runs(outcome.logs[1])
-    if outcome.codes != (0, 0) or len(runs) != len(WARM_UP):
+    if outcome.codes != (0, 0) or len(runs) != count:
         sys.exit(f"the warm-up failed: {ended(outcome)}\n{outcome.logs[0]}\n"
                  f"{outcome.logs[1]}")
-    held = most_held(runs)
-    runner.most = [f"most {side} {','.join(map(str, held[side].values()))}"
-                   for side in SIDES]
-    return counts, held
+    if not runner.place.by_round:
+        return {None: most_held(runs)}
+    held = collections.defaultdict(list)
+    for line, run in zip(plan, runs[len(plan):]):
+        held[line.split()[0]].append(run)
+    return {name: most_held(runs) for name, runs in held.items()}
 
 
-def is_wanted(way, name, side, call):
-    if name not in WAYS[way][1]:
+def is_wanted(rounds, name, side, call):
+    if name not in rounds:
         return False
     only_side, pattern = ONLY.get(name, (side, ""))
     return side == only_side and re.match(pattern, call)
 
 
-def faults_of(counts, everything, way):
-    """Every call at every use; of a cold start, what is not in a warm one."""
+def faults_of(counts, everything, way, rounds):
+    """Every call at every use; of a cold start, what is not in a warm one.
+    rounds: those that are enough for this way."""
     for (name, side, cold), calls in sorted(counts.items()):
         warm = counts.get((name, side, False), {})
         for call, (own, passed) in sorted(calls.items()):
-            if not is_wanted(way, name, side, call):
+            if not is_wanted(rounds, name, side, call):
                 continue
             uses = own
             if (name, side, call) in HANDED_ON:
@@ -335,9 +421,9 @@ def is_leak(runner, fault, suspects):
     """Does it hold more each time, or was something made once and kept?
     suspects: the (side, what) that are more than before."""
     line = f"{fault.round} {fault.side} {fault.rule}"
-    outcome = runner.run(WARM_UP + AGAIN * [line])
+    outcome = runner.run(runner.warm_up + AGAIN * [line])
     runs = [run for run in parse_runs(outcome.logs[1]) if run.complete]
-    if len(runs) != len(WARM_UP) + AGAIN:
+    if len(runs) != len(runner.warm_up) + AGAIN:
         return True
     # The first may make what is kept.
     figures = [[run.held[side].get(what, 0) for run in runs[-AGAIN + 1:]]
@@ -346,7 +432,8 @@ def is_leak(runner, fault, suspects):
                for figure in figures)
 
 
-def judge_run(runner, fault, run, baseline, outcome):
+def judge_run(runner, fault, run, outcome):
+    baseline = runner.held_after(fault.round)
     problems = judge(run, baseline)
     if problems and not fault.cold and \
             all(f" {HOLDS} " in problem for problem in problems) and \
@@ -369,35 +456,35 @@ def is_unlucky(outcome):
     return pair.SKIP in outcome.codes
 
 
-def run_cold(runner, fault, held):
+def run_cold(runner, fault):
     if runner.is_late():
         return []
     outcome = runner.run([f"{fault.round} env -"], fault.rule, fault.side)
     if is_unlucky(outcome):
-        return run_cold(runner, fault, held)
+        return run_cold(runner, fault)
     runs = parse_runs(outcome.logs[1])
     if outcome.codes != (0, 0) or not runs or not runs[0].complete:
         return [Judged(fault, "FAILED", [ended(outcome)], outcome.logs)]
-    return [judge_run(runner, fault, runs[0], held, outcome)]
+    return [judge_run(runner, fault, runs[0], outcome)]
 
 
-def run_batch(runner, faults, held):
+def run_batch(runner, faults):
     """Warm runs, one after the other; after a bad one in a new pair, so that
     none is blamed for what one before it did."""
     judged = []
     while faults and not runner.is_late():
         lines = [f"{f.round} {f.side} {f.rule}" for f in faults]
-        outcome = runner.run(WARM_UP + lines)
+        outcome = runner.run(runner.warm_up + lines)
         runs = parse_runs(outcome.logs[1])
         done = [run for run in runs if run.complete]
-        if len(done) < len(WARM_UP):
+        if len(done) < len(runner.warm_up):
             return judged + [Judged(faults[0], "FAILED",
                                     ["warm-up: " + ended(outcome)],
                                     outcome.logs)]
-        done = done[len(WARM_UP):]
+        done = done[len(runner.warm_up):]
         bad = False
         for fault, run in zip(faults, done):
-            judged.append(judge_run(runner, fault, run, held, outcome))
+            judged.append(judge_run(runner, fault, run, outcome))
             faults = faults[1:]
             bad = judged[-1].kind == "FAILED"
             if bad:
@@ -472,6 +559,8 @@ def parse_options():
                         help="faults whose description matches")
     parser.add_argument("--fabric", action="store_true",
                         help="FABRIC memory, with a metadata block")
+    parser.add_argument("--nodes", action="store_true",
+                        help="FABRIC memory, the importer on another node")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--log", default="warn", help="VMMLANE_LOG")
     parser.add_argument("--verbose", type=int, default=0, metavar="LINES",
@@ -480,7 +569,13 @@ def parse_options():
                         help="write the outcome of each call as Markdown")
     parser.add_argument("--build", default=os.environ.get(
         "VMMLANE_UCX_BUILD", str(pair.CACHE / "ucx-client")))
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.place = NODES if options.nodes else \
+        FABRIC if options.fabric else ONE_NODE
+    options.driver = Path(options.driver).resolve()
+    options.shim = Path(options.shim).resolve(strict=True)
+    options.faults = Path(options.faults).resolve(strict=True)
+    return options
 
 
 def choose(options, faults, share):
@@ -491,49 +586,64 @@ def choose(options, faults, share):
     return faults if share is None else faults[:share]
 
 
-def sweep_version(options, version, way, share):
-    runner = Runner(options, version, way)
-    counts, held = count(runner)
-    faults = choose(options, list(faults_of(counts, options.everything, way)),
-                    share)
+def sweep_version(options, version, way, share, two_nodes):
+    runner = Runner(options, version, way, two_nodes)
+    faults = choose(options,
+                    list(faults_of(count(runner), options.everything, way,
+                                   options.place.ways[way][1])), share)
     warm = [f for f in faults if not f.cold]
     print(f"UCX {version} {way}: {len(warm)} runs in warm processes, "
           f"{len(faults) - len(warm)} from the start of one", flush=True)
     runner.begin()
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        tasks = [pool.submit(run_batch, runner, warm[i:i + BATCH], held)
+        tasks = [pool.submit(run_batch, runner, warm[i:i + BATCH])
                  for i in range(0, len(warm), BATCH)]
-        tasks += [pool.submit(run_cold, runner, f, held)
-                  for f in faults if f.cold]
+        tasks += [pool.submit(run_cold, runner, f) for f in faults if f.cold]
         for task in concurrent.futures.as_completed(tasks):
             for judged in task.result():
                 show(judged, options.verbose)
                 yield version, judged
 
 
+def sweep_all(options, two_nodes=None):
+    ways = options.place.ways
+    shares = [options.share]
+    if options.share is not None and len(ways) > 1:
+        shares = [share * options.share // 5 for share in (4, 1)]
+    elif len(ways) > 1:
+        shares = [None] * len(ways)
+    for version in options.ucx or pair.wheel_versions()[-1:]:
+        for way, share in zip(ways, shares):
+            yield from sweep_version(options, version, way, share, two_nodes)
+
+
+def run_all(options):
+    if not options.nodes:
+        return list(sweep_all(options))
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, \
+            nodes.Nodes(folder) as two_nodes:
+        return list(sweep_all(options, two_nodes))
+
+
 def main():
     options = parse_options()
-    options.start = time.monotonic()
-    options.driver = Path(options.driver).resolve()
-    options.shim = Path(options.shim).resolve(strict=True)
-    options.faults = Path(options.faults).resolve(strict=True)
+    if options.nodes:
+        code = nodes.run_inside(__file__)
+        if code is not None:
+            return code
+    start = time.monotonic()
     overlooked = unwrapped(options.shim)
     if overlooked:
         print("the sweep does not know these calls of the shim: "
               + ", ".join(overlooked))
-    versions = options.ucx or pair.wheel_versions()[-1:]
     try:
-        shares = [options.share and share * options.share // 5
-                  for share in (4, 1)]
-        results = [result for version in versions
-                   for way, share in zip(WAYS, shares)
-                   for result in sweep_version(options, version, way, share)]
+        results = run_all(options)
     except pair.SetupError as error:
         print(error)
         return 77
     if options.table:
         Path(options.table).write_text("\n".join(table(results)) + "\n")
-    print(f"{totals(results)}, {time.monotonic() - options.start:.0f} s")
+    print(f"{totals(results)}, {time.monotonic() - start:.0f} s")
     bad = any(judged.kind == "FAILED" for _, judged in results)
     incomplete = overlooked and options.share is None
     return 1 if bad or incomplete or not results else 0

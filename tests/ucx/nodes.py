@@ -273,15 +273,24 @@ def can_make_nodes():
         stderr=subprocess.DEVNULL).returncode == 0
 
 
+def run_inside(script):
+    """Runs a script with our arguments where nodes can be made, and returns
+    its exit code; None where they can be made already."""
+    if INNER in os.environ:
+        return None
+    if not can_make_nodes():
+        print("no namespaces, virtual network devices or bind mounts")
+        return 77
+    os.environ[INNER] = "1"
+    return subprocess.run(["unshare", "--net", "--mount", sys.executable,
+                           script, *sys.argv[1:]]).returncode
+
+
 def main():
     options = parse_options()
-    if INNER not in os.environ:
-        if not can_make_nodes():
-            print("no namespaces, virtual network devices or bind mounts")
-            return 77
-        os.environ[INNER] = "1"
-        return subprocess.run(["unshare", "--net", "--mount", sys.executable,
-                               __file__, *sys.argv[1:]]).returncode
+    code = run_inside(__file__)
+    if code is not None:
+        return code
     try:
         failed = sum(run_version(options, version) for version in options.ucx)
     except pair.SetupError as error:

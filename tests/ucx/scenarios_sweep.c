@@ -4,7 +4,9 @@
  *
  * A plan's line: ROUND SIDE RULE. SIDE is the process in which the rule of
  * faults.h holds; "-" is no rule, "env" one that the process began with. Or:
- * "most" SIDE FIGURES, the most that the process is to hold after a round.
+ * "most" SIDE FIGURES, the most that the process is to hold after a round, "-"
+ * where that is not known and all is waited for;
+ * "plain" - SPECIFICATION, memory whose keys are UCX's own.
  */
 #include "client.h"
 
@@ -224,6 +226,8 @@ static void put_both(const struct key keys[2], const uint64_t seeds[2])
     }
 }
 
+static char plain_memory[32] = "malloc:4M";
+
 static void round_fence(void)
 {
     const uint64_t seeds[2] = {new_seed(), new_seed()};
@@ -234,7 +238,7 @@ static void round_fence(void)
     struct key keys[2];
 
     if (plain.base == 0)
-        plain = filled("malloc:4M", new_seed());
+        plain = filled(plain_memory, new_seed());
     keys[0] = key_make_all(&vmm);
     keys[1] = key_make_all(&plain);
     if (keys[0].rkey != NULL && keys[1].rkey != NULL)
@@ -315,26 +319,28 @@ static void keep_larger(struct held *most, const struct held *now)
 /* By the plan, or by what was seen. */
 static struct held most[2];
 
+enum { SETTLE_SECONDS = 3 };
+
 /* What the two processes are to hold after a round: no more than after one of
  * those before. The importer gives memory back when its watcher comes by, the
  * exporter what is idle after 2 s; what stays shows in the report. */
 static void settle(void)
 {
     const struct timespec pause = {.tv_nsec = 20000000};
-    struct held now[2];
-    bool settled = false;
+    double end = now() + SETTLE_SECONDS;
+    bool is_late, settled;
+    struct held held[2];
 
-    for (int i = 0; i < 150 && !settled; i++) {
-        if (i > 0)
-            nanosleep(&pause, NULL);
-        now[0] = held_by(0);
-        now[1] = held_by(1);
-        settled = most[0].count != 0 ? !is_more(&now[0], &most[0]) &&
-                                           !is_more(&now[1], &most[1])
-                                     : i == 149;
-    }
-    keep_larger(&most[0], &now[0]);
-    keep_larger(&most[1], &now[1]);
+    do {
+        nanosleep(&pause, NULL);
+        is_late = now() > end;
+        for (int i = 0; i < 2; i++)
+            held[i] = held_by(i);
+        settled = most[0].count != 0 && !is_more(&held[0], &most[0]) &&
+                  !is_more(&held[1], &most[1]);
+    } while (!settled && !is_late);
+    for (int i = 0; i < 2; i++)
+        keep_larger(&most[i], &held[i]);
 }
 
 /* ---- the plan ---- */
@@ -374,6 +380,8 @@ static void take_most(const char *where, const char *figures)
     char *rest;
 
     held->count = 0;
+    if (strcmp(figures, "-") == 0)
+        return;
     while (held->count < FIGURES) {
         held->figures[held->count++] = strtol(figures, &rest, 10);
         if (*rest != ',')
@@ -410,6 +418,8 @@ void scenario_sweep(void)
     while (fscanf(plan, "%31s %31s %511s", round, where, rule) == 3) {
         if (strcmp(round, "most") == 0)
             take_most(where, rule);
+        else if (strcmp(round, "plain") == 0)
+            snprintf(plain_memory, sizeof(plain_memory), "%.31s", rule);
         else
             run_line(round, where, rule);
     }

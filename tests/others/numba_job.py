@@ -7,8 +7,14 @@ import common
 
 try:
     import numpy
+    # numba-cuda 0.30 names what NumPy 2.5 has no more.
+    for old, new in (("row_stack", "vstack"), ("in1d", "isin"),
+                     ("trapz", "trapezoid")):
+        if not hasattr(numpy, old):
+            setattr(numpy, old, lambda *arguments, call=getattr(numpy, new):
+                    call(*arguments))
     from numba import cuda
-except ImportError as missing:
+except (ImportError, AttributeError) as missing:
     print(f"not here: {missing}")
     sys.exit(common.NOT_HERE)
 

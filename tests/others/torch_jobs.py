@@ -232,6 +232,16 @@ def pools():
 # ---- NCCL ----
 
 
+def nccl_allocator(backend):
+    """Where there is no multicast, NCCL has no allocator for PyTorch: then the
+    pool's memory lies in expandable segments."""
+    try:
+        return [backend.mem_allocator]
+    except RuntimeError as refused:
+        say("allocator", type(refused).__name__)
+        return []
+
+
 def nccl():
     """A group of one rank: registered pool memory, and NCCL's own calls on
     memory of expandable segments."""
@@ -245,18 +255,18 @@ def nccl():
     dist.all_reduce(tensor)
     say("reduced", checksum(tensor))
     backend = dist.group.WORLD._get_backend(torch.device("cuda:0"))
-    pool = torch.cuda.MemPool(backend.mem_allocator)
+    pool = torch.cuda.MemPool(*nccl_allocator(backend))
     with torch.cuda.use_mem_pool(pool):
         registered = pattern(32 * MIB, 6).view(torch.int64)
-    try:
-        backend.register_mem_pool(pool)
-        say("register", 0)
-    except RuntimeError as refused:
-        say("register", f"{type(refused).__name__} {str(refused)[:80]!r}")
-    dist.all_reduce(registered)
-    say("registered", checksum(registered))
+    for name in ("register", "deregister"):
+        try:
+            getattr(backend, f"{name}_mem_pool")(pool)
+            say(name, 0)
+        except RuntimeError as refused:
+            say(name, f"{type(refused).__name__} {str(refused)[:60]!r}")
+        dist.all_reduce(registered)
+        say(f"{name}ed", checksum(registered))
     by_hand(tensor)
-    backend.deregister_mem_pool(pool)
     del registered
     dist.destroy_process_group()
 

@@ -12,6 +12,7 @@
 #include "base/remedy.h"
 #include "create/upgrade.h"
 #include "doctor/gates.h"
+#include "ledger/layout.h"
 #include "transport/ptracer.h"
 
 /* Inodes of the initial namespaces (linux/proc_ns.h). */
@@ -429,6 +430,23 @@ static void address_space(struct vmml_report *report,
                         (unsigned long)(subject->address_space >> 20));
 }
 
+/* A memfd is a file too. */
+static void file_size(struct vmml_report *report,
+                      const struct vmml_subject *subject)
+{
+    if (subject->file_size >= VMML_LEDGER_FILE_SIZE)
+        vmml_report_add(report, VMML_PASS, "limits.file_size", subject->about,
+                        NULL, "room for the ledger");
+    else
+        vmml_report_add(report, VMML_FAIL, "limits.file_size", subject->about,
+                        VMML_REMEDY_FILE_SIZE,
+                        "RLIMIT_FSIZE is %lu KiB: the ledger is a file of %lu "
+                        "in memory, and a process that owns memory cannot make "
+                        "it",
+                        (unsigned long)(subject->file_size >> 10),
+                        VMML_LEDGER_FILE_SIZE >> 10);
+}
+
 void vmml_gates_limits(struct vmml_report *report,
                        const struct vmml_subject *subject)
 {
@@ -439,4 +457,5 @@ void vmml_gates_limits(struct vmml_report *report,
     }
     descriptors(report, subject);
     address_space(report, subject);
+    file_size(report, subject);
 }

@@ -160,13 +160,15 @@ static void read_limits(struct vmml_subject *subject)
     char *text = read_file(subject, "limits", NULL);
     const char *files = value_of(text, "Max open files");
     const char *space = value_of(text, "Max address space");
+    const char *size = value_of(text, "Max file size");
 
-    if (files != NULL && space != NULL) {
+    if (files != NULL && space != NULL && size != NULL) {
         subject->limits_known = true;
         subject->descriptors_soft = limit_word(&files);
         subject->descriptors_hard = limit_word(&files);
-        /* The soft one is what mmap(2) meets. */
+        /* The soft ones are what mmap(2) and ftruncate(2) meet. */
         subject->address_space = limit_word(&space);
+        subject->file_size = limit_word(&size);
     }
     free(text);
 }

@@ -44,7 +44,8 @@ struct vmml_subject {
 
     bool limits_known;
     uint64_t descriptors_soft, descriptors_hard; /* UINT64_MAX: unlimited */
-    uint64_t address_space;                      /* hard, bytes */
+    uint64_t address_space;                      /* soft, bytes */
+    uint64_t file_size;                          /* soft, bytes */
     uint64_t descriptors_used;                   /* 0: not known */
 
     uint64_t namespaces[VMML_NS_COUNT]; /* inode; 0: not known */

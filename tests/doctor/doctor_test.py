@@ -367,6 +367,13 @@ def no_descriptors(bench):
 
 
 @case
+def small_files(bench):
+    bench.ask(before=('prlimit', f'--fsize={100 << 20}')).demand(
+        'limits.file_size', 'fail', 'RLIMIT_FSIZE is 102400 KiB',
+        shared('FILE_SIZE'), status=1)
+
+
+@case
 def little_address_space(bench):
     bench.ask(before=('prlimit', f'--as={1 << 36}')).demand(
         'limits.address_space', 'warn', 'RLIMIT_AS is 65536 MiB',

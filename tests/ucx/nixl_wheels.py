@@ -104,7 +104,7 @@ def run_example(common, wheel):
         [sys.executable, pair.ROOT / "scripts/example", "--python",
          common.python, "--driver", common.driver, "--shim", common.shim,
          "--nixl", wheel, "--segments", "expandable", "--rounds", "1",
-         "--reps", "1", "--divide", "24"], stdout=subprocess.PIPE,
+         "--passes", "2", "--reps", "1", "--divide", "24"], stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True)
     good = done.returncode == 0
     print(f"{'ok  ' if good else 'FAIL'} {wheel.name} with vmmlane: "

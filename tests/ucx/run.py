@@ -74,7 +74,7 @@ SIMULATED = Sizes(main="vmm:26x4M/2M@76M", malloc="malloc:76M",
                   extent="vmm:32x2M",
                   memory={"VMMLANE_SIM_VRAM_MB": "512",
                           "VMMLANE_SIM_DOMAIN": f"tail{os.getpid()}"},
-                  killed="vmm:16x2M", split="none:64x2M", many="vmm:3000x2M",
+                  killed="vmm:16x2M", split="none:32x2M", many="vmm:3000x2M",
                   descriptors=2)
 REAL = Sizes(main="vmm:26x20M@512M", malloc="malloc:512M",
              small="vmm:8x8M",
@@ -365,7 +365,8 @@ LEFT = {"no-rcache": (), "fence-ep_based": (), "pool-as-cuda": (),
         "deepbind": (), "refused": (),
         "share-off-uncached": (), "vmm-local": (),
         "local-memh": (), "peer-errors": (),
-        "reloc": ("growth", "reback-quiet"), "shim": ("flipped", "old-key")}
+        "reloc": ("growth", "reback-quiet"),
+        "shim": ("flipped", "old-key", "captured")}
 
 
 def is_left(case):

@@ -247,18 +247,14 @@ static void post(void *arg, unsigned long times)
                                       40960, importer->stream));
 }
 
-/* The same between addresses of this process, past vmmlane. */
-typedef CUresult copy_fn(CUdeviceptr dst, CUdeviceptr src, size_t length,
-                         CUstream stream);
-static copy_fn *copy_real;
-
+/* The same past vmmlane. */
 static void post_plain(void *arg, unsigned long times)
 {
     struct importer *importer = arg;
 
     while (times-- > 0)
-        CHECK_CU(copy_real(importer->buffer, next_source(importer), 40960,
-                           importer->stream));
+        CHECK_CU(bench_uct_cuda->copy_real(
+            importer->buffer, next_source(importer), 40960, importer->stream));
 }
 
 /* By UCX too, but not of a mirror. */
@@ -475,8 +471,8 @@ static int import(void *arg)
     int i;
 
     bench_start();
-    *(void **)&copy_real = bench_ucm->symbol("cuMemcpyDtoDAsync_v2");
-    CHECK(copy_real != NULL);
+    *bench_uct_cuda->real = bench_ucm->symbol("cuMemcpyDtoDAsync_v2");
+    CHECK(*bench_uct_cuda->real != NULL);
     importer.buffer = bench_reserve(3);
     bench_map(importer.buffer, 0, 2);
     CHECK_CU(cuStreamCreate(&importer.stream, CU_STREAM_NON_BLOCKING));

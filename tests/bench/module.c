@@ -25,6 +25,15 @@ static CUresult copy(CUdeviceptr dst, CUdeviceptr src, size_t length,
     return cuMemcpyDtoDAsync(dst, src, length, stream);
 }
 
+static CUresult (*real)(CUdeviceptr dst, CUdeviceptr src, size_t length,
+                        CUstream stream);
+
+static CUresult copy_real(CUdeviceptr dst, CUdeviceptr src, size_t length,
+                          CUstream stream)
+{
+    return real(dst, src, length, stream);
+}
+
 static CUresult material(uint8_t key[BENCH_KEY], CUdeviceptr ptr)
 {
     unsigned long long types = 0, id = 0;
@@ -86,6 +95,8 @@ const struct bench_module bench_module = {
     .copy_md = &copy_md.super.super,
     .range = range,
     .copy = copy,
+    .copy_real = copy_real,
+    .real = (void **)&real,
     .material = material,
     .open = open_key,
     .symbol = symbol,

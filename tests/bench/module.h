@@ -20,6 +20,10 @@ struct bench_module {
     CUresult (*range)(CUdeviceptr *base, size_t *size, CUdeviceptr ptr);
     CUresult (*copy)(CUdeviceptr dst, CUdeviceptr src, size_t length,
                      CUstream stream);
+    /* The same past vmmlane, once *real is the driver's own function. */
+    CUresult (*copy_real)(CUdeviceptr dst, CUdeviceptr src, size_t length,
+                          CUstream stream);
+    void **real;
     /* What a key is made of. */
     CUresult (*material)(uint8_t key[BENCH_KEY], CUdeviceptr ptr);
     CUresult (*open)(CUdeviceptr *ptr, const uint8_t key[BENCH_KEY]);

@@ -139,11 +139,14 @@ void vmml_pop_context(const struct vmml_real *real)
 unsigned long long vmml_buffer_id(const struct vmml_real *real, CUdeviceptr ptr)
 {
     unsigned long long id = 0;
+    CUresult result =
+        vmml_attribute(real, &id, CU_POINTER_ATTRIBUTE_BUFFER_ID, ptr);
 
-    if (vmml_attribute(real, &id, CU_POINTER_ATTRIBUTE_BUFFER_ID, ptr) !=
-        CUDA_SUCCESS)
-        return 0;
-    return id;
+    /* Where nothing is mapped it is INVALID_VALUE (measured). Any other failure
+     * says nothing: once more. */
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_INVALID_VALUE)
+        result = vmml_attribute(real, &id, CU_POINTER_ATTRIBUTE_BUFFER_ID, ptr);
+    return result == CUDA_SUCCESS ? id : 0;
 }
 
 CUresult vmml_mapping_at(const struct vmml_real *real, CUdeviceptr ptr,

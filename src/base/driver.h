@@ -48,7 +48,8 @@ void vmml_pop_context(const struct vmml_real *real);
 #define vmml_attribute(real, value, attribute, ptr)                            \
     ((real)->cuPointerGetAttribute(value, attribute, ptr))
 
-/* BUFFER_ID of the mapping at `ptr`; 0 when nothing is mapped there. */
+/* BUFFER_ID of the mapping at `ptr`; 0 when nothing is mapped there, or when
+ * the driver failed twice to say so. */
 unsigned long long vmml_buffer_id(const struct vmml_real *real,
                                   CUdeviceptr ptr);
 

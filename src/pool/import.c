@@ -274,6 +274,39 @@ static struct pointer *add_pointer(struct pool *pool, CUdeviceptr address,
     return pointer;
 }
 
+/* Is the address imported? Whose it is its BUFFER_ID would tell. */
+static bool is_known(CUdeviceptr address)
+{
+    const struct pointer *pointer = pointers;
+
+    while (pointer != NULL && pointer->address != address)
+        pointer = pointer->next;
+    return pointer != NULL;
+}
+
+static void give_back(const struct vmml_real *real, CUdeviceptr address)
+{
+    if (real->cuMemFree_v2(address) != CUDA_SUCCESS)
+        vmml_debug("an import that is not used stays");
+}
+
+/* 0: it cannot be told what was imported. */
+static unsigned long long id_of_import(const struct vmml_real *real,
+                                       CUdeviceptr address, uint32_t pid)
+{
+    unsigned long long id = vmml_buffer_id(real, address);
+
+    if (id != 0)
+        return id;
+    VMML_LOST(IMPORT, .pid = pid);
+    vmml_warn_once("the driver says nothing of imported pool memory of process "
+                   "%u: no fast lane",
+                   pid);
+    if (!is_known(address))
+        give_back(real, address);
+    return 0;
+}
+
 static struct pointer *import_pointer(const struct vmml_real *real,
                                       struct pool *pool,
                                       const struct vmml_pooled_view *pooled,
@@ -294,7 +327,9 @@ static struct pointer *import_pointer(const struct vmml_real *real,
                        (int)result, pid);
         return NULL;
     }
-    buffer_id = vmml_buffer_id(real, address);
+    buffer_id = id_of_import(real, address, pid);
+    if (buffer_id == 0)
+        return NULL;
     pointer = find_pointer(address, buffer_id);
     if (!is_large_enough(real, address, pooled->size)) {
         vmml_warn_once("process %u shares less pool memory than it says: no "
@@ -306,8 +341,8 @@ static struct pointer *import_pointer(const struct vmml_real *real,
     } else if (pointer == NULL) {
         pointer = add_pointer(pool, address, buffer_id);
     }
-    if (pointer == NULL && real->cuMemFree_v2(address) != CUDA_SUCCESS)
-        vmml_debug("an import that is not used stays");
+    if (pointer == NULL)
+        give_back(real, address);
     return pointer;
 }
 

@@ -1142,6 +1142,42 @@ static void imports_that_fail(void)
     ex_stop(&pair.ex);
 }
 
+/* Where the driver does not tell what was imported, it is given back; a query
+ * that fails once is made again. */
+static void import_that_cannot_be_told(void)
+{
+    struct pair pair;
+    unsigned failures, i;
+    uint64_t before;
+    bool served;
+
+    pair.ex = ex_start();
+    pair.size = MIB;
+    pair.base = ex_run(&pair.ex, ex_alloc_1, MIB);
+    ex_key(&pair.ex, pair.base, MIB, key);
+    lane_cuda(0);
+    im_buffer();
+    im_stream();
+    before = sim_memory_used(0);
+    for (failures = 2; failures > 0; failures--) {
+        for (i = 1; i <= failures; i++)
+            sim_fail("cuPointerGetAttribute", i, CUDA_ERROR_UNKNOWN, 0);
+        served = im_prepare(key);
+        CHECK_EQUAL(served, failures == 1);
+        CHECK_EQUAL(sim_call_count("cuMemFree_v2"), 1);
+    }
+    pair.mirror = im_open(key);
+    expect(&pair, 0, MIB, 1);
+    /* Nor is a copy refused, or the import kept, for one. */
+    sim_fail("cuPointerGetAttribute", 1, CUDA_ERROR_UNKNOWN, 0);
+    expect(&pair, 0, MIB, 1);
+    sim_fail("cuPointerGetAttribute", 1, CUDA_ERROR_UNKNOWN, 0);
+    CHECK_CU(ex_run(&pair.ex, ex_free, pair.base));
+    before -= MIB;
+    CHECK(lane_wait(is_given_back, &before));
+    ex_stop(&pair.ex);
+}
+
 static void two_devices_share_an_import(void)
 {
     struct vmml_handle handle;
@@ -1266,6 +1302,7 @@ int main(int argc, char **argv)
         LANE_PAIR(clock_is_set_while_others_import),
         LANE_PAIR(exporter_dies),
         LANE_PAIR(imports_that_fail),
+        LANE_PAIR(import_that_cannot_be_told),
         LANE_PAIR(two_devices_share_an_import),
         LANE_PAIR(batches_are_moved_too),
         LANE_TEST(own_key_opens_as_the_memory),

@@ -189,7 +189,7 @@ static struct answer ask(int sock, enum what what, unsigned long chunks)
 
 struct importer {
     int sock;
-    const uint8_t *key;
+    uint8_t key[BENCH_KEY];
     CUdeviceptr mirror, buffer;
     CUstream stream;
     unsigned long chunks, next;
@@ -405,7 +405,7 @@ static void import_chunks(struct importer *importer, unsigned long chunks)
     double begin;
 
     print_published(&answer, of, chunks);
-    importer->key = answer.key;
+    memcpy(importer->key, answer.key, sizeof(importer->key));
     importer->chunks = chunks;
     begin = bench_spent();
     unpack(importer);
@@ -438,7 +438,7 @@ static void grow(struct importer *importer, unsigned long chunks)
     struct answer answer = ask(importer->sock, GROW, 0);
     struct null_calls calls = *bench_calls();
 
-    importer->key = answer.key;
+    memcpy(importer->key, answer.key, sizeof(importer->key));
     bench_figure("growth, exporter: exports for each new chunk", of,
                  (double)answer.calls.export / GROWTH, "calls", "= 1");
     /* Near the limit of descriptors each is asked first whether it needs one.

@@ -40,6 +40,11 @@ static const struct {
     {"cuMemRetainAllocationHandle", LIVE_HANDLES, 1},
     {"cuMemImportFromShareableHandle", LIVE_HANDLES, 1},
     {"cuMemRelease", LIVE_HANDLES, -1},
+    {"cuMemPoolImportFromShareableHandle", LIVE_HANDLES, 1},
+    {"cuMemPoolDestroy", LIVE_HANDLES, -1},
+    /* One import of an allocation at a time, in a round. */
+    {"cuMemPoolImportPointer", LIVE_MAPPINGS, 1},
+    {"cuMemFree_v2", LIVE_MAPPINGS, -1},
     {"cuEventCreate", LIVE_EVENTS, 1},
     {"cuStreamCreate", LIVE_EVENTS, 1}, /* counted with them */
     {"cuStreamDestroy_v2", LIVE_EVENTS, -1},

@@ -30,9 +30,12 @@ sys.path.insert(0, str(HERE.parent / "ucx"))
 import nodes  # noqa: E402
 import pair  # noqa: E402
 
-# Of these rounds only what the others have not: many chunks, order.
+# Of these rounds only what the others have not: many chunks, order, pools. A
+# side, or None for both.
 ONLY = {"pieces": ("importer", r"cuMemcpy|cuStream|cuEvent"),
-        "fence": ("importer", r"cuStream|cuEvent|cuCtx|cuThread")}
+        "fence": ("importer", r"cuStream|cuEvent|cuCtx|cuThread"),
+        "pool": (None, r"cuMemPool|cuMemFree|cuMemAddress|cuPointer|cuCtx|"
+                       r"[mc]alloc|realloc|fcntl|pidfd_getfd|fallocate")}
 SIDES = ["exporter", "importer"]
 
 
@@ -57,8 +60,8 @@ class Place:
 ROUNDS = ("whole", "growth", "reback", "tensors", "pieces", "fence")
 LOST = "whole exporter cuMemExportToShareableHandle:1:2"
 ONE_NODE = Place(
-    "vmm:3x2M", ROUNDS + ("upgrade",), ("whole", "upgrade"),
-    {"": ({}, ROUNDS + ("upgrade",)),
+    "vmm:3x2M", ROUNDS + ("upgrade", "pool"), ("whole", "upgrade"),
+    {"": ({}, ROUNDS + ("upgrade", "pool")),
      "socket": ({"VMMLANE_TRANSPORT": "socket"}, ("whole",))},
     ("whole importer pidfd_getfd:2:1", LOST))
 FABRIC = dataclasses.replace(ONE_NODE, kind="fabric:3x2M",
@@ -326,7 +329,7 @@ def is_wanted(rounds, name, side, call):
     if name not in rounds:
         return False
     only_side, pattern = ONLY.get(name, (side, ""))
-    return side == only_side and re.match(pattern, call)
+    return only_side in (None, side) and re.match(pattern, call)
 
 
 def faults_of(counts, everything, way, rounds):

@@ -248,6 +248,18 @@ static void round_fence(void)
     remote_free(&vmm);
 }
 
+/* Memory of a stream-ordered pool. */
+static void round_pool(void)
+{
+    uint64_t seed = new_seed();
+    struct remote remote = filled("pool:6M", seed);
+    struct key key = key_make_all(&remote);
+
+    get_and_put(&key, seed, "pool");
+    end(&key);
+    remote_free(&remote);
+}
+
 static const struct round {
     const char *name;
     void (*run)(void);
@@ -255,7 +267,7 @@ static const struct round {
     {"whole", round_whole},     {"upgrade", round_upgrade},
     {"growth", round_growth},   {"reback", round_reback},
     {"tensors", round_tensors}, {"pieces", round_pieces},
-    {"fence", round_fence},
+    {"fence", round_fence},     {"pool", round_pool},
 };
 
 static const struct round *round_named(const char *name)

@@ -249,6 +249,7 @@ static CUdeviceptr open_mirror(struct pair *pair)
 static void start(struct pair *pair, unsigned count)
 {
     make_folder();
+    ex_nursery();
     pair->ex = ex_start();
     pair->base = ex_reserve(&pair->ex, WINDOW);
     map_range(pair, 0, count * CHUNK, 1);
@@ -461,6 +462,52 @@ static void last_registration_frees(void)
     CHECK(prepare(&pair));
     expect(&pair, 0, 4 * CHUNK, 1);
     stop(&pair);
+}
+
+/* Nothing tells of an exporter's end on another node. What is mapped stays the
+ * memory that it was, whoever comes after it; a key that is unpacked afterwards
+ * has no block, unless that is mapped here too. */
+static void exporter_dies(void)
+{
+    struct pair dead = {.mirror = 0}, next = {.mirror = 0};
+
+    start(&dead, 4);
+    attach(&dead);
+    expect(&dead, 0, 4 * CHUNK, 1);
+    ex_kill(&dead.ex);
+    next.ex = ex_start();
+    next.base = dead.base;
+    ex_reserve_at(&next.ex, next.base, WINDOW);
+    map_range(&next, 0, 4 * CHUNK, 7);
+    register_range(&next, 0, 4 * CHUNK);
+    pack_range(&next, 0, 4 * CHUNK);
+    attach(&next);
+    CHECK(next.mirror != dead.mirror);
+    expect(&next, 0, 4 * CHUNK, 7);
+    /* By the old key: what it named, and no more than that. */
+    expect(&dead, 0, 4 * CHUNK, 1);
+    im_put(dead.mirror, dead.base, CHUNK, 9);
+    expect(&next, 0, 4 * CHUNK, 7);
+    im_refused(dead.mirror + 4 * CHUNK, 16);
+    CHECK(prepare(&dead));
+    CHECK_EQUAL(open_mirror(&dead), dead.mirror);
+    expect(&dead, CHUNK, 3 * CHUNK, 1);
+    stop(&next);
+}
+
+/* Its key comes too late. */
+static void key_of_a_dead_exporter(void)
+{
+    struct pair pair = {.mirror = 0};
+    unsigned fds;
+
+    start(&pair, 4);
+    ex_kill(&pair.ex);
+    remove_folder(); /* the fabric ends what was exported */
+    CHECK(!prepare(&pair));
+    fds = lane_fd_count();
+    CHECK(!prepare(&pair));
+    CHECK_EQUAL(lane_fd_count(), fds);
 }
 
 static void growing_packs_leave_one_block(void)
@@ -703,6 +750,8 @@ int main(int argc, char **argv)
         LANE_TEST(unseen_unmap),
         LANE_TEST(larger_blocks),
         LANE_TEST(last_registration_frees),
+        LANE_TEST(exporter_dies),
+        LANE_TEST(key_of_a_dead_exporter),
         LANE_TEST(growing_packs_leave_one_block),
         LANE_TEST(packs_beside_each_other),
         LANE_TEST(mixed_is_local),

@@ -9,7 +9,8 @@ static void allocate(void)
 {
     CUmemAllocationProp prop = {
         .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-        .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        .requestedHandleTypes =
+            (CUmemAllocationHandleType)lane_plain.handle_types,
         .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
     };
     CUmemAccessDesc desc = {

@@ -64,7 +64,9 @@ ONE_NODE = Place(
     {"": ({}, ROUNDS + ("upgrade", "pool")),
      "socket": ({"VMMLANE_TRANSPORT": "socket"}, ("whole",))},
     ("whole importer pidfd_getfd:2:1", LOST))
+# Of its chunks none comes by a descriptor: one call for each key.
 FABRIC = dataclasses.replace(ONE_NODE, kind="fabric:3x2M",
+                             denials=("whole importer pidfd_getfd:1:1", LOST),
                              environment={"VMMLANE_SIM_FABRIC": "on"})
 NODES = Place(
     "fabric:3x2M", ROUNDS, ("whole",), {"": ({}, ROUNDS)},
@@ -192,7 +194,11 @@ class Runner:
         self.way = way
         self.nodes = two_nodes
         self.wheel = pair.Wheel(version)
-        self.client = pair.build_client(self.wheel, options.build)
+        client = pair.build_client(self.wheel, options.build)
+        # Made before the first pair starts: a file that is being written
+        # cannot be run.
+        self.clients = [client, client] if two_nodes is None else \
+            [two_nodes.program(i, client) for i in range(2)]
         self.numbers = itertools.count()
         self.held = {}  # by round, or by None: the most that is held after it
         self.start = None
@@ -244,16 +250,19 @@ class Runner:
         # The last preload, see shim.c.
         preload = f"{self.options.shim} {self.options.faults}"
         for i, name in enumerate(SIDES):
-            client = self.client
+            rules = {"VMMLANE_SWEEP_RULE": rule if name == side else ""}
+            if self.nodes is not None:
+                # What makes the node's namespaces shall not fail.
+                rules = {"VMMLANE_TEST_LATE": "VMMLANE_SWEEP_RULE="
+                         + (rules["VMMLANE_SWEEP_RULE"] or "")}
             environment = {
-                "VMMLANE_SWEEP_RULE": rule if name == side else "",
+                **rules,
                 "VMMLANE_SIM_DOMAIN": f"sweep{os.getpid()}-{number}",
                 "VMMLANE_LOG": self.options.log,
                 **self.place.ways[self.way][0], **self.place.environment}
             if self.nodes is not None:
-                client = self.nodes.program(i, client)
                 environment.update(self.nodes.environment(i))
-            yield pair.Side(self.wheel, client, shim=preload,
+            yield pair.Side(self.wheel, self.clients[i], shim=preload,
                             environment={**environment, **fabric})
 
     def run(self, lines, rule=None, side=None):

@@ -178,7 +178,9 @@ class Nodes:
             # UCX finds network devices in /sys, which is of a namespace too.
             f"sh -c 'mount -t sysfs sysfs /sys && "
             f"mount --bind {self.folder}/boot{i} {boot} && "
-            f"exec \"$0\" \"$@\"' '{client}' \"$@\"\n")
+            # Of the environment what is the client's alone.
+            f"exec env $VMMLANE_TEST_LATE \"$0\" \"$@\"' '{client}' "
+            "\"$@\"\n")
         path.chmod(0o755)
         return path
 

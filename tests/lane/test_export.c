@@ -1311,6 +1311,11 @@ static void child_publishes_nothing(void)
     CHECK(lane_wait(is_empty, &base));
 }
 
+static bool has_new_fds(void *arg)
+{
+    return (unsigned)lane_fds_new() == *(unsigned *)arg;
+}
+
 /* Chunks, ledger, its pipe, the socket, its spare one and a connection. */
 static void child_has_no_descriptor(void)
 {
@@ -1326,7 +1331,8 @@ static void child_has_no_descriptor(void)
     chunk = vmml_client_get(client, lane_handle(key).nonce, VMML_WIRE_LEDGER, 0,
                             0, &patience);
     CHECK(chunk >= 0 && close(chunk) == 0);
-    CHECK_EQUAL(lane_fds_new(), 8 + 4 + 3 + 1);
+    /* The server closes what it has sent just after. */
+    CHECK(lane_wait(has_new_fds, &(unsigned){8 + 4 + 3 + 1}));
     CHECK_EQUAL(lane_fds_inherited(), 1); /* `client` is this test's own */
     close(client);
 }
@@ -1388,13 +1394,19 @@ static struct {
     pthread_t caller;
     atomic_uint by_caller, by_other;
     bool refuse_other;
-    bool await_other; /* the caller goes on when the other has exported */
+    bool await_other; /* neither goes on before the other has exported */
 } exports;
 
 static bool has_other(void *arg)
 {
     (void)arg;
     return atomic_load(&exports.by_other) > 0;
+}
+
+static bool has_caller(void *arg)
+{
+    (void)arg;
+    return atomic_load(&exports.by_caller) > NEW / 4;
 }
 
 static CUresult slow_export(void *out, CUmemGenericAllocationHandle handle,
@@ -1407,6 +1419,8 @@ static CUresult slow_export(void *out, CUmemGenericAllocationHandle handle,
         return CUDA_ERROR_UNKNOWN;
     if (!other && exports.await_other && exports.by_caller > NEW / 4)
         CHECK(lane_wait(has_other, NULL));
+    if (other && exports.await_other && exports.by_other > 0)
+        CHECK(lane_wait(has_caller, NULL));
     atomic_fetch_add(other ? &exports.by_other : &exports.by_caller, 1);
     return exports.export(out, handle, type, flags);
 }

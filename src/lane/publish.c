@@ -21,6 +21,12 @@
 
 __thread int vmml_publish_code __attribute__((tls_model("initial-exec")));
 
+struct mapping {
+    CUdeviceptr base;
+    size_t size;
+    unsigned long long buffer_id;
+};
+
 /* What the lock allows to tell of the address at once. */
 enum known {
     KNOWN_LIVE,
@@ -29,7 +35,7 @@ enum known {
 };
 
 static enum known look_up(const struct vmml_window *window, uint64_t address,
-                          struct vmml_mapping *mapping)
+                          struct mapping *mapping)
 {
     struct vmml_chunk *chunk;
     enum known known = KNOWN_NOT;
@@ -50,7 +56,7 @@ static enum known look_up(const struct vmml_window *window, uint64_t address,
 /* The chunk with this BUFFER_ID is not what is mapped there: a change that no
  * hook saw, which makes void what registrations have verified. */
 static void kill_stale(struct vmml_window *window,
-                       const struct vmml_mapping *mapping)
+                       const struct mapping *mapping)
 {
     struct vmml_fd_list fds;
     struct vmml_chunk *chunk;
@@ -209,7 +215,7 @@ static enum vmml_reason export_chunk(const struct vmml_real *real,
 /* Put it into the table, unless another thread was faster or the window is
  * gone. The descriptor is taken over. */
 static enum vmml_reason enter(struct vmml_window *window,
-                              const struct vmml_mapping *mapping,
+                              const struct mapping *mapping,
                               const struct means *means)
 {
     enum vmml_reason reason = VMML_REASON_NONE;
@@ -261,7 +267,7 @@ static int put_in_ledger(const struct vmml_window *window,
  * this state. *live: it is published.
  */
 static enum vmml_reason go_live(struct vmml_window *window,
-                                const struct vmml_mapping *mapping, bool *live)
+                                const struct mapping *mapping, bool *live)
 {
     enum vmml_reason reason = VMML_REASON_NONE;
     struct vmml_fd_list fds;
@@ -300,7 +306,7 @@ static enum vmml_reason go_live(struct vmml_window *window,
  * published. */
 static enum vmml_reason compare(const struct vmml_real *real,
                                 struct vmml_window *window, enum known known,
-                                const struct vmml_mapping *mapping, bool *done)
+                                const struct mapping *mapping, bool *done)
 {
     unsigned long long id = 0;
     CUresult result = vmml_attribute(real, &id, CU_POINTER_ATTRIBUTE_BUFFER_ID,
@@ -321,7 +327,7 @@ static enum vmml_reason compare(const struct vmml_real *real,
 }
 
 static bool is_aligned(const struct vmml_window *window,
-                       const struct vmml_mapping *mapping)
+                       const struct mapping *mapping)
 {
     return ((mapping->base - window->base) | mapping->size) % VMML_GRANULE ==
                0 &&
@@ -332,7 +338,7 @@ static bool is_aligned(const struct vmml_window *window,
 /* What is mapped at `address`. BUFFER_ID first: it is compared once more, so a
  * change between these calls is noticed. */
 static enum vmml_reason probe(const struct vmml_real *real, uint64_t address,
-                              struct vmml_mapping *mapping)
+                              struct mapping *mapping)
 {
     CUresult result = vmml_attribute(real, &mapping->buffer_id,
                                      CU_POINTER_ATTRIBUTE_BUFFER_ID, address);
@@ -345,8 +351,8 @@ static enum vmml_reason probe(const struct vmml_real *real, uint64_t address,
 /* One step nearer to what publish_at() is to reach. *done: it is reached. */
 static enum vmml_reason try_publish(const struct vmml_real *real,
                                     struct vmml_window *window,
-                                    uint64_t address,
-                                    struct vmml_mapping *mapping, bool *done)
+                                    uint64_t address, struct mapping *mapping,
+                                    bool *done)
 {
     enum known known = look_up(window, address, mapping);
     enum vmml_reason reason = VMML_REASON_NONE;
@@ -374,9 +380,13 @@ static enum vmml_reason try_publish(const struct vmml_real *real,
     return reason;
 }
 
-enum vmml_reason vmml_publish_at(const struct vmml_real *real,
-                                 struct vmml_window *window, uint64_t address,
-                                 struct vmml_mapping *mapping, bool *exported)
+/*
+ * Make sure that the mapping at `address` is published as it is now.
+ * mapping: filled with it on success.
+ */
+static enum vmml_reason publish_at(const struct vmml_real *real,
+                                   struct vmml_window *window, uint64_t address,
+                                   struct mapping *mapping)
 {
     enum vmml_reason reason;
     bool failed = false;
@@ -385,10 +395,8 @@ enum vmml_reason vmml_publish_at(const struct vmml_real *real,
 
     for (tries = 0; tries <= PUBLISH_TRIES; tries++) {
         reason = try_publish(real, window, address, mapping, &done);
-        if (done) {
-            *exported = tries > 0;
+        if (done)
             return VMML_REASON_NONE;
-        }
         if (reason == VMML_REASON_DRIVER && !failed)
             failed = true; /* once more: it costs the lane */
         else if (reason != VMML_REASON_NONE)
@@ -397,10 +405,86 @@ enum vmml_reason vmml_publish_at(const struct vmml_real *real,
     return VMML_REASON_HOLE;
 }
 
-bool vmml_find_mapping(const struct vmml_real *real,
-                       const struct vmml_window *window, uint64_t address,
-                       struct vmml_mapping *mapping, bool *published)
+/* The granule behind `address`. */
+static uint64_t next_granule(const struct vmml_window *window, uint64_t address)
 {
-    *published = look_up(window, address, mapping) != KNOWN_NOT;
-    return *published || probe(real, address, mapping) == VMML_REASON_NONE;
+    return window->base +
+           ((address - window->base) / VMML_GRANULE + 1) * VMML_GRANULE;
+}
+
+/* Descriptors that others may open meanwhile. */
+#define ROOM_SLACK 256
+
+static bool needs_descriptor(const struct vmml_real *real, uint64_t address)
+{
+    unsigned long long types = 0;
+
+    return vmml_attribute(real, &types,
+                          CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
+                          address) != CUDA_SUCCESS ||
+           types != CU_MEM_HANDLE_TYPE_FABRIC;
+}
+
+/* Chunks of [from, to) that are not published yet and need a descriptor; more
+ * than `enough` are not counted. */
+static size_t count_unpublished(const struct vmml_real *real,
+                                struct vmml_window *window, uint64_t from,
+                                uint64_t to, size_t enough)
+{
+    struct mapping mapping;
+    size_t count = 0;
+
+    while (from < to && count <= enough) {
+        if (look_up(window, from, &mapping) != KNOWN_NOT) {
+            from = mapping.base + mapping.size;
+        } else if (probe(real, from, &mapping) == VMML_REASON_NONE) {
+            count += needs_descriptor(real, from);
+            from = mapping.base + mapping.size;
+        } else {
+            from = next_granule(window, from);
+        }
+    }
+    return count;
+}
+
+/* Is there a descriptor for each chunk of [from, to)? A request that cannot be
+ * served in full must not use up what others could be served with. */
+static bool has_room(const struct vmml_real *real, struct vmml_window *window,
+                     uint64_t from, uint64_t to)
+{
+    size_t numbers = vmml_fd_limit().numbers;
+    size_t most = (to - from) / VMML_GRANULE + 2 + ROOM_SLACK;
+    size_t room;
+
+    pthread_mutex_lock(&vmml_exporter.lock);
+    most += vmml_exporter.chunk_count;
+    pthread_mutex_unlock(&vmml_exporter.lock);
+    if (most <= numbers)
+        return true;
+    room = vmml_fd_room();
+    return count_unpublished(real, window, from, to, room) <= room;
+}
+
+enum vmml_reason vmml_publish(const struct vmml_real *real,
+                              struct vmml_window *window, uint64_t from,
+                              uint64_t to, uint64_t *hole)
+{
+    struct mapping mapping;
+    enum vmml_reason reason;
+
+    *hole = 0;
+    if (!has_room(real, window, from, to))
+        return VMML_REASON_NO_DESCRIPTOR;
+    while (from < to) {
+        reason = publish_at(real, window, from, &mapping);
+        if (reason == VMML_REASON_HOLE) {
+            *hole = from;
+            from = next_granule(window, from);
+            continue;
+        }
+        if (reason != VMML_REASON_NONE)
+            return reason;
+        from = mapping.base + mapping.size;
+    }
+    return VMML_REASON_NONE;
 }

@@ -98,28 +98,6 @@ void vmml_pack_fill(struct vmml_pack *pack, uint64_t base, uint64_t size,
 CUresult vmml_reservation_at(const struct vmml_real *real, CUdeviceptr ptr,
                              uint64_t *base, uint64_t *size);
 
-/* One chunk, as the driver has it mapped. */
-struct vmml_mapping {
-    CUdeviceptr base;
-    size_t size;
-    unsigned long long buffer_id;
-};
-
-/*
- * Make sure that the mapping at `address` is published as it is now. Without
- * the lock; by several threads at once.
- * mapping: filled with it on success. *exported: it was not published before.
- */
-enum vmml_reason vmml_publish_at(const struct vmml_real *real,
-                                 struct vmml_window *window, uint64_t address,
-                                 struct vmml_mapping *mapping, bool *exported);
-
-/* The mapping at `address`, and whether it is published (or about to be).
- * False: there is none that the driver tells of. Without the lock. */
-bool vmml_find_mapping(const struct vmml_real *real,
-                       const struct vmml_window *window, uint64_t address,
-                       struct vmml_mapping *mapping, bool *published);
-
 /*
  * Publish every chunk behind [from, to) of a registration's window.
  * Without the lock.

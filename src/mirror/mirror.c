@@ -373,7 +373,8 @@ static bool is_on_other_node(const struct vmml_handle *handle)
 }
 
 /* Two nodes may look like one by that byte: then the ledger is not there, and
- * the block is tried too. */
+ * the block is tried too. Not where the ledger may be had by the next key: who
+ * follows a block learns late of an unmap, and goes on with it. */
 static bool prepare_any(const struct vmml_handle *handle, const uint8_t *fabric,
                         int device)
 {
@@ -383,6 +384,7 @@ static bool prepare_any(const struct vmml_handle *handle, const uint8_t *fabric,
         return prepare_remote(handle, fabric, device);
     return prepare(handle, device) ||
            (fabric != NULL && vmml_peer_find(handle->nonce) == NULL &&
+            !vmml_peer_may_attach_later() &&
             prepare_remote(handle, fabric, device));
 }
 

@@ -20,13 +20,17 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct vmml_peer *) peers;
 
-/* Is the number of its process one of our PID namespace? */
-static bool is_our_number(const struct vmml_handle *handle)
+/* Of the last attempt to attach. */
+static __thread bool may_pass __attribute__((tls_model("initial-exec")));
+
+/* 0 where the number of its process is one of our PID namespace; -errno. */
+static int check_namespace(const struct vmml_handle *handle)
 {
     struct stat status;
 
-    return stat("/proc/self/ns/pid", &status) == 0 &&
-           (uint32_t)status.st_ino == handle->pid_ns;
+    if (stat("/proc/self/ns/pid", &status) != 0)
+        return -errno;
+    return (uint32_t)status.st_ino == handle->pid_ns ? 0 : -EXDEV;
 }
 
 /* ---- life and death ---- */
@@ -237,11 +241,11 @@ static int get_life(struct vmml_peer *peer)
 static int attach_getfd(struct vmml_peer *peer,
                         const struct vmml_handle *handle)
 {
-    int status;
+    int status = check_namespace(handle);
     int fd;
 
-    if (!is_our_number(handle))
-        return -EXDEV;
+    if (status != 0)
+        return status;
     peer->pidfd = vmml_pidfd_open(handle->pid);
     if (peer->pidfd >= 0)
         peer->pidfd = vmml_fd_raise(peer->pidfd);
@@ -301,6 +305,14 @@ void vmml_peer_free(struct vmml_peer *peer)
     free(peer);
 }
 
+/* What the machine lacked, and not what the exporter is or a policy says. */
+static bool is_passing(int error)
+{
+    return error == ENOMEM || error == EMFILE || error == ENFILE ||
+           error == EIO || error == EINTR || error == EAGAIN ||
+           error == ENOBUFS;
+}
+
 static bool try_steps(struct vmml_peer *peer, const struct vmml_handle *handle)
 {
     const enum vmml_step *steps = vmml_steps();
@@ -319,6 +331,7 @@ static bool try_steps(struct vmml_peer *peer, const struct vmml_handle *handle)
             continue;
         if (status == 0)
             return true;
+        may_pass |= is_passing(-status);
     }
     vmml_denial_warn(&denial);
     return false;
@@ -371,6 +384,7 @@ static struct vmml_peer *make_peer(const struct vmml_handle *handle)
 {
     struct vmml_peer *peer = new_peer(handle);
 
+    may_pass = peer == NULL;
     if (peer == NULL)
         return NULL;
     peer->patience = patience_left(handle->nonce);
@@ -409,6 +423,11 @@ struct vmml_peer *vmml_peer_attach(const struct vmml_handle *handle)
     }
     pthread_mutex_unlock(&lock);
     return peer;
+}
+
+bool vmml_peer_may_attach_later(void)
+{
+    return may_pass;
 }
 
 bool vmml_peer_add_remote(const struct vmml_handle *handle,

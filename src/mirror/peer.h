@@ -53,6 +53,10 @@ struct vmml_peer {
  */
 struct vmml_peer *vmml_peer_attach(const struct vmml_handle *handle);
 
+/* Did this thread's last vmml_peer_attach() fail for a reason that may pass, as
+ * a want of memory or of descriptors? */
+bool vmml_peer_may_attach_later(void);
+
 /*
  * The peer of a handle that was attached to before, has ended and may have been
  * freed since: a dead one is made. NULL for one that never was attached to, but

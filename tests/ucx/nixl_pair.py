@@ -356,6 +356,9 @@ def parse_options(arguments=None):
                         help="an unpacked wheel of NIXL (default: installed)")
     parser.add_argument("--any-lane", action="store_true",
                         help="do not demand cuda_ipc")
+    parser.add_argument("--unless-crashing", action="store_true",
+                        help="not run where both end by a signal without the "
+                        "preload too")
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--role", choices=["exporter", "importer"])
     parser.add_argument("--fd", type=int)
@@ -376,6 +379,12 @@ def usable(options):
     return probe.returncode == 0
 
 
+def crashes_alone(options):
+    alone = argparse.Namespace(**{**vars(options), "shim": None})
+    codes, _ = run(alone)
+    return all(code < 0 for code in codes)
+
+
 def main():
     options = parse_options()
     if options.role:
@@ -385,6 +394,9 @@ def main():
     options.python = options.python or str(pair.ROOT / ".venv/bin/python")
     if not usable(options):
         print("NIXL's wheel is not installed: run scripts/setup --nixl")
+        return 77
+    if options.unless_crashing and crashes_alone(options):
+        print("NIXL crashes so without vmmlane too")
         return 77
     codes, (exporter_log, importer_log) = run(options)
     chosen = largest_lane(importer_log)

@@ -305,12 +305,13 @@ void vmml_peer_free(struct vmml_peer *peer)
     free(peer);
 }
 
-/* What the machine lacked, and not what the exporter is or a policy says. */
+/* What the machine lacked, or a connection that was there and ended; and not
+ * what the exporter is or a policy says. */
 static bool is_passing(int error)
 {
     return error == ENOMEM || error == EMFILE || error == ENFILE ||
            error == EIO || error == EINTR || error == EAGAIN ||
-           error == ENOBUFS;
+           error == ENOBUFS || error == EPIPE || error == ECONNRESET;
 }
 
 static bool try_steps(struct vmml_peer *peer, const struct vmml_handle *handle)

@@ -289,6 +289,11 @@ DEVICE_MEMORY = re.compile(r"remote memory (read|write) .*"
 LONGEST = re.compile(r"\| +\S*\.\.inf +\|(.*)\|(.*)\|")
 
 
+# UCX writes its log in blocks: lines of others may stand in the middle of one.
+OTHER_LINE = re.compile(r"(?:(?:engine|nixl|result|about) |"
+                        r"[IWE]\d{4} \d\d:\d\d:\d\d\.)[^\n]*\n")
+
+
 def largest_lane(log):
     """What the longest messages between device memories use, by UCX's tables.
 
@@ -296,7 +301,7 @@ def largest_lane(log):
     """
     found = {}
     operation = None
-    for line in log.splitlines():
+    for line in OTHER_LINE.sub("", log).splitlines():
         if "remote memory" in line:
             match = DEVICE_MEMORY.search(line)
             operation = match.group(1) if match else None

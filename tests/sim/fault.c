@@ -156,7 +156,7 @@ CUresult sim_enter(enum sim_id id, enum sim_need need)
     }
     ctx = sim_ctx_current();
     if (ctx == NULL) {
-        return CUDA_ERROR_INVALID_CONTEXT;
+        return need == SIM_STREAM ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
     }
     if (!ctx->live) {
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;

@@ -24,7 +24,7 @@
 /* ---- entry points (entries.def) ---- */
 
 enum sim_mode { SIM_LEGACY, SIM_PTSZ };
-enum sim_need { SIM_NONE, SIM_INIT, SIM_CTX };
+enum sim_need { SIM_NONE, SIM_INIT, SIM_CTX, SIM_STREAM };
 
 enum sim_id {
 #define ENTRY(name, base, since, mode, need, params, args) SIM_ID_##name,

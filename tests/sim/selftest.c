@@ -787,6 +787,35 @@ static void test_slow(void **state)
     run(body_slow, "VMMLANE_SIM_SLICE_DELAY_US=1000000");
 }
 
+/* ---- streams without a current context ---- */
+
+static void no_call(void *arg)
+{
+}
+
+static void body_no_context(int sock)
+{
+    CUstream stream;
+    CUevent event;
+
+    start();
+    GOOD(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    GOOD(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    GOOD(cuCtxSetCurrent(NULL));
+    GOOD(cuEventRecord(event, stream));
+    CHECK(cuStreamQuery(NULL) == CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(cuStreamSynchronize(CU_STREAM_LEGACY) == CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(cuEventRecord(event, CU_STREAM_PER_THREAD) ==
+          CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(cuStreamWaitEvent(NULL, event, 0) == CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(cuLaunchHostFunc(NULL, no_call, NULL) == CUDA_ERROR_INVALID_CONTEXT);
+}
+
+static void test_no_context(void **state)
+{
+    run(body_no_context, "");
+}
+
 /* ---- what UCM's patcher needs ---- */
 
 #if defined(__x86_64__)
@@ -944,6 +973,7 @@ int main(void)
         cmocka_unit_test(test_imex),
         cmocka_unit_test(test_nvml_fabric),
         cmocka_unit_test(test_slow),
+        cmocka_unit_test(test_no_context),
         cmocka_unit_test(test_prologues),
         cmocka_unit_test(test_nvml),
         cmocka_unit_test(test_many),

@@ -315,10 +315,17 @@ static CUstream find_stream(CUstream handle)
     return NULL;
 }
 
+/*
+ * A stream of its own needs no current context (measured: H200, driver 580);
+ * the legacy and the per-thread one are the current context's.
+ */
 static CUresult stream_of(CUstream handle, CUstream *stream)
 {
     CUcontext ctx = sim_ctx_current();
 
+    if (ctx == NULL && (uintptr_t)handle <= (uintptr_t)CU_STREAM_PER_THREAD) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
     if (handle == NULL || handle == CU_STREAM_LEGACY) {
         *stream = legacy_stream(ctx);
         return *stream == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
@@ -328,6 +335,9 @@ static CUresult stream_of(CUstream handle, CUstream *stream)
         return *stream == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
     }
     *stream = find_stream(handle);
+    if (*stream == NULL && ctx == NULL) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
     if (*stream == NULL) {
         sim_crash("use of a stream that does not exist");
     }
@@ -759,6 +769,8 @@ CUresult sim_cuEventQuery(CUevent handle)
     event = find_event(handle);
     if (event == NULL) {
         result = CUDA_ERROR_INVALID_HANDLE;
+    } else if (sim_ctx_current() == NULL && !event->ctx->live) {
+        result = CUDA_ERROR_INVALID_CONTEXT;
     } else if (event->done < event->recorded) {
         result = CUDA_ERROR_NOT_READY;
     } else {

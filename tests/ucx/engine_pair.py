@@ -223,9 +223,7 @@ class Importer:
         self.channel = channel
         self.options = options
         self.driver = cuda.Driver()
-        # Its progress thread has no context, and the simulated driver refuses
-        # UCX's callbacks there, which UCX then logs without end.
-        self.agent = nixl_pair.agent_of("importer", enable_prog_thread=False)
+        self.agent = nixl_pair.agent_of("importer")
         self.engine = Engine(self.driver)
         self.engine.allocate(SIZES)
         self.registered = register(self.agent, self.engine)

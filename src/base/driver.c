@@ -149,6 +149,22 @@ unsigned long long vmml_buffer_id(const struct vmml_real *real, CUdeviceptr ptr)
     return result == CUDA_SUCCESS ? id : 0;
 }
 
+CUresult vmml_properties_at(const struct vmml_real *real, CUdeviceptr ptr,
+                            CUmemAllocationProp *prop)
+{
+    CUmemGenericAllocationHandle handle;
+    CUresult result;
+
+    if (real->cuMemRetainAllocationHandle == NULL)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    result = real->cuMemRetainAllocationHandle(&handle, (void *)ptr);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = real->cuMemGetAllocationPropertiesFromHandle(prop, handle);
+    vmml_release(real, handle);
+    return result == CUDA_ERROR_INVALID_VALUE ? CUDA_ERROR_UNKNOWN : result;
+}
+
 CUresult vmml_mapping_at(const struct vmml_real *real, CUdeviceptr ptr,
                          CUdeviceptr *base, size_t *size)
 {

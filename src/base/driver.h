@@ -53,6 +53,13 @@ void vmml_pop_context(const struct vmml_real *real);
 unsigned long long vmml_buffer_id(const struct vmml_real *real,
                                   CUdeviceptr ptr);
 
+/*
+ * What cuMemCreate was asked for the memory at `ptr`. INVALID_VALUE where no
+ * memory of it is mapped (measured), and only there.
+ */
+CUresult vmml_properties_at(const struct vmml_real *real, CUdeviceptr ptr,
+                            CUmemAllocationProp *prop);
+
 /* The mapping around `ptr`. Like all attributes it needs no current context;
  * cuMemGetAddressRange does, and one whose device has access. */
 CUresult vmml_mapping_at(const struct vmml_real *real, CUdeviceptr ptr,

@@ -180,22 +180,26 @@ static struct known *known_of(const struct vmml_module *module)
     return NULL;
 }
 
-static enum vmml_caller class_of(const struct vmml_module *module,
-                                 const struct known *known)
-{
-    return known != NULL ? known->class
-                         : vmml_file_class(vmml_module_file(module));
-}
-
-enum vmml_caller vmml_caller_class(const void *address)
+/* *known: the entry of its module, or NULL. */
+static enum vmml_caller find_class(const void *address, struct known **known)
 {
     struct vmml_module module;
 
+    *known = NULL;
     if (vmml_is_own(address))
         return VMML_CALLER_SHIM;
     if (!vmml_module_find(address, &module))
         return VMML_CALLER_OTHER;
-    return class_of(&module, known_of(&module));
+    *known = known_of(&module);
+    return *known != NULL ? (*known)->class
+                          : vmml_file_class(vmml_module_file(&module));
+}
+
+enum vmml_caller vmml_caller_class(const void *address)
+{
+    struct known *known;
+
+    return find_class(address, &known);
 }
 
 /* Only while the module is kept: the place of an address is never given to
@@ -217,18 +221,12 @@ static void keep_caller(const void *caller, struct known *known)
 
 enum vmml_caller vmml_hook_caller(const void *caller)
 {
-    struct vmml_module module;
     enum vmml_caller class;
     struct known *known;
 
     if (vmml_caller_is_kept(caller))
         return VMML_CALLER_UCT_CUDA;
-    if (vmml_is_own(caller))
-        return VMML_CALLER_SHIM;
-    if (!vmml_module_find(caller, &module))
-        return VMML_CALLER_OTHER;
-    known = known_of(&module);
-    class = class_of(&module, known);
+    class = find_class(caller, &known);
     if (class == VMML_CALLER_UCT_CUDA && known != NULL)
         keep_caller(caller, known);
     return class;

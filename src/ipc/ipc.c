@@ -62,19 +62,13 @@ static bool find_reservation(const struct vmml_real *real, CUdeviceptr ptr,
 static bool is_vmm(const struct vmml_real *real, CUdeviceptr ptr,
                    CUdevice *device)
 {
-    CUmemGenericAllocationHandle handle;
     CUmemAllocationProp prop;
-    bool is;
 
-    if (real->cuMemRetainAllocationHandle(&handle, (void *)ptr) != CUDA_SUCCESS)
+    if (vmml_properties_at(real, ptr, &prop) != CUDA_SUCCESS ||
+        prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
         return false;
-    is = real->cuMemGetAllocationPropertiesFromHandle(&prop, handle) ==
-             CUDA_SUCCESS &&
-         prop.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-    vmml_release(real, handle);
-    if (is)
-        *device = prop.location.id;
-    return is;
+    *device = prop.location.id;
+    return true;
 }
 
 /* The device of the first chunk from `ptr` on. */

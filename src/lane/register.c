@@ -63,17 +63,11 @@ enum kind {
 static enum kind look_at_handle(const struct vmml_real *real, CUdeviceptr ptr,
                                 struct memory *memory)
 {
-    CUmemGenericAllocationHandle handle;
     CUmemAllocationProp prop;
-    CUresult result = real->cuMemRetainAllocationHandle(&handle, (void *)ptr);
+    CUresult result = vmml_properties_at(real, ptr, &prop);
 
-    /* INVALID_VALUE for all other memory (measured). */
     if (result != CUDA_SUCCESS)
         return result == CUDA_ERROR_INVALID_VALUE ? KIND_OTHER : KIND_UNKNOWN;
-    result = real->cuMemGetAllocationPropertiesFromHandle(&prop, handle);
-    vmml_release(real, handle);
-    if (result != CUDA_SUCCESS)
-        return KIND_UNKNOWN;
     if (prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
         return KIND_OTHER;
     memory->device = prop.location.id;

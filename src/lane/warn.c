@@ -66,16 +66,12 @@ struct facts {
 static bool handle_types_at(const struct vmml_real *real, CUdeviceptr ptr,
                             unsigned long long *types)
 {
-    CUmemGenericAllocationHandle handle;
     CUmemAllocationProp prop;
-    CUresult result;
 
-    if (real->cuMemRetainAllocationHandle(&handle, (void *)ptr) != CUDA_SUCCESS)
+    if (vmml_properties_at(real, ptr, &prop) != CUDA_SUCCESS)
         return false;
-    result = real->cuMemGetAllocationPropertiesFromHandle(&prop, handle);
-    vmml_release(real, handle);
     *types = prop.requestedHandleTypes;
-    return result == CUDA_SUCCESS;
+    return true;
 }
 
 static void look(const struct vmml_real *real, uint64_t address, uint64_t end,

@@ -328,9 +328,10 @@ static bool prepare_on(struct vmml_peer *peer, const struct vmml_handle *handle,
     return outcome == VMML_SYNC_OK;
 }
 
-static bool prepare(const struct vmml_handle *handle, int device)
+static bool prepare(const struct vmml_handle *handle, int device,
+                    bool *may_pass)
 {
-    struct vmml_peer *peer = vmml_peer_attach(handle);
+    struct vmml_peer *peer = vmml_peer_attach(handle, may_pass);
 
     if (peer == NULL || atomic_load(&peer->dead))
         return false;
@@ -379,13 +380,13 @@ static bool prepare_any(const struct vmml_handle *handle, const uint8_t *fabric,
                         int device)
 {
     const struct vmml_peer *peer = vmml_peer_find(handle->nonce);
+    bool may_pass;
 
     if (peer != NULL ? peer->remote : is_on_other_node(handle))
         return prepare_remote(handle, fabric, device);
-    return prepare(handle, device) ||
+    return prepare(handle, device, &may_pass) ||
            (fabric != NULL && vmml_peer_find(handle->nonce) == NULL &&
-            !vmml_peer_may_attach_later() &&
-            prepare_remote(handle, fabric, device));
+            !may_pass && prepare_remote(handle, fabric, device));
 }
 
 bool vmml_mirror_prepare(const struct vmml_handle *handle, int device)
@@ -505,10 +506,11 @@ static CUresult open_mirror(const struct vmml_handle *handle, int device,
                             struct vmml_mirror **mirror)
 {
     struct vmml_peer *peer;
+    bool may_pass;
     int tries;
 
     for (tries = 0; tries < USE_TRIES; tries++) {
-        peer = vmml_peer_attach(handle);
+        peer = vmml_peer_attach(handle, &may_pass);
         if (peer == NULL)
             peer = vmml_peer_lost(handle);
         if (peer == NULL)

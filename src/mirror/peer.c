@@ -20,9 +20,6 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct vmml_peer *) peers;
 
-/* Of the last attempt to attach. */
-static __thread bool may_pass __attribute__((tls_model("initial-exec")));
-
 /* 0 where the number of its process is one of our PID namespace; -errno. */
 static int check_namespace(const struct vmml_handle *handle)
 {
@@ -314,7 +311,8 @@ static bool is_passing(int error)
            error == ENOBUFS || error == EPIPE || error == ECONNRESET;
 }
 
-static bool try_steps(struct vmml_peer *peer, const struct vmml_handle *handle)
+static bool try_steps(struct vmml_peer *peer, const struct vmml_handle *handle,
+                      bool *may_pass)
 {
     const enum vmml_step *steps = vmml_steps();
     struct vmml_denial denial = {
@@ -332,7 +330,7 @@ static bool try_steps(struct vmml_peer *peer, const struct vmml_handle *handle)
             continue;
         if (status == 0)
             return true;
-        may_pass |= is_passing(-status);
+        *may_pass |= is_passing(-status);
     }
     vmml_denial_warn(&denial);
     return false;
@@ -381,15 +379,17 @@ static struct vmml_peer *new_peer(const struct vmml_handle *handle)
     return peer;
 }
 
-static struct vmml_peer *make_peer(const struct vmml_handle *handle)
+/* *may_pass: what keeps it from being made may pass. */
+static struct vmml_peer *make_peer(const struct vmml_handle *handle,
+                                   bool *may_pass)
 {
     struct vmml_peer *peer = new_peer(handle);
 
-    may_pass = peer == NULL;
+    *may_pass = peer == NULL;
     if (peer == NULL)
         return NULL;
     peer->patience = patience_left(handle->nonce);
-    if (!try_steps(peer, handle)) {
+    if (!try_steps(peer, handle, may_pass)) {
         if (peer->patience == 0)
             note_silent(peer->nonce);
         vmml_peer_free(peer);
@@ -405,16 +405,18 @@ static void enter(struct vmml_peer *peer)
     atomic_store(&peers, peer);
 }
 
-struct vmml_peer *vmml_peer_attach(const struct vmml_handle *handle)
+struct vmml_peer *vmml_peer_attach(const struct vmml_handle *handle,
+                                   bool *may_pass)
 {
     struct vmml_peer *peer = vmml_peer_find(handle->nonce);
 
+    *may_pass = false;
     if (peer != NULL)
         return peer;
     pthread_mutex_lock(&lock);
     peer = vmml_peer_find(handle->nonce);
     if (peer == NULL) {
-        peer = make_peer(handle);
+        peer = make_peer(handle, may_pass);
         if (peer != NULL) {
             enter(peer);
             vmml_count(exporters_attached);
@@ -424,11 +426,6 @@ struct vmml_peer *vmml_peer_attach(const struct vmml_handle *handle)
     }
     pthread_mutex_unlock(&lock);
     return peer;
-}
-
-bool vmml_peer_may_attach_later(void)
-{
-    return may_pass;
 }
 
 bool vmml_peer_add_remote(const struct vmml_handle *handle,

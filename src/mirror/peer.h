@@ -49,13 +49,11 @@ struct vmml_peer {
  * it (vmml_peer_hold()).
  *
  * Returns NULL when it cannot be reached; the cause is logged once each, with
- * its remedy. Takes the peer lock, makes system calls, no driver call.
+ * its remedy. *may_pass: it is one that may pass, as a want of memory or of
+ * descriptors. Takes the peer lock, makes system calls, no driver call.
  */
-struct vmml_peer *vmml_peer_attach(const struct vmml_handle *handle);
-
-/* Did this thread's last vmml_peer_attach() fail for a reason that may pass, as
- * a want of memory or of descriptors? */
-bool vmml_peer_may_attach_later(void);
+struct vmml_peer *vmml_peer_attach(const struct vmml_handle *handle,
+                                   bool *may_pass);
 
 /*
  * The peer of a handle that was attached to before, has ended and may have been

@@ -53,23 +53,6 @@ static bool is_in_one(const struct vmml_real *real, CUdeviceptr address,
            address >= base && length <= size && address - base <= size - length;
 }
 
-/* Device memory of cuMemCreate: its properties. */
-static bool find_properties(const struct vmml_real *real, CUdeviceptr address,
-                            CUmemAllocationProp *prop)
-{
-    CUmemGenericAllocationHandle handle;
-    CUresult result;
-
-    if (real->cuMemRetainAllocationHandle == NULL ||
-        real->cuMemRetainAllocationHandle(&handle, (void *)address) !=
-            CUDA_SUCCESS)
-        return false;
-    result = real->cuMemGetAllocationPropertiesFromHandle(prop, handle);
-    vmml_release(real, handle);
-    return result == CUDA_SUCCESS &&
-           prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-}
-
 static bool could_be_pinned(const struct vmml_real *real, int ordinal)
 {
     CUdevice device;
@@ -90,7 +73,8 @@ static void explain(const struct vmml_real *real,
     char name[sizeof(component->name) + 1];
     CUmemAllocationProp prop;
 
-    if (!find_properties(real, address, &prop))
+    if (vmml_properties_at(real, address, &prop) != CUDA_SUCCESS ||
+        prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
         return;
     copy_name(name, component);
     if (!prop.allocFlags.gpuDirectRDMACapable &&

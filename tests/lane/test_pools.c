@@ -474,12 +474,15 @@ static void neighbours_are_registered_as_one(void)
     CHECK_EQUAL(serve(high, CHUNK, &memh), VMML_REASON_NONE);
 }
 
-/* A free at each moment of a registration and its pack. */
+/* A deed of another thread, at one driver call of this one. */
 struct moment {
+    void (*deed)(void *moment);
     CUcontext context;
     unsigned step;
+    CUmemoryPool pool;
     CUdeviceptr ptr;
     bool done;
+    bool served;
 };
 
 static void free_it(void *arg)
@@ -490,30 +493,30 @@ static void free_it(void *arg)
     CHECK_CU(free_async(moment->ptr));
 }
 
-static void free_at(const struct lane_call *call, void *arg)
+static void do_at(const struct lane_call *call, void *arg)
 {
     struct moment *moment = arg;
 
     if (call->step != moment->step)
         return;
     moment->done = true;
-    lane_on_thread(free_it, moment);
+    lane_on_thread(moment->deed, moment);
 }
 
+/* A free at each moment of a registration and its pack. */
 static void free_beside_a_pack(void)
 {
-    struct moment moment = {.done = true};
+    struct moment moment = {.deed = free_it, .done = true};
     vmml_uct_mem_h memh;
-    CUmemoryPool pool;
     int reason;
 
     lane_cuda(0);
     CHECK_CU(cuCtxGetCurrent(&moment.context));
-    pool = make_pool(FD_TYPE);
+    moment.pool = make_pool(FD_TYPE);
     for (moment.step = 1; moment.done; moment.step++) {
         moment.done = false;
-        moment.ptr = alloc(pool, MIB, 1);
-        lane_watch(free_at, &moment);
+        moment.ptr = alloc(moment.pool, MIB, 1);
+        lane_watch(do_at, &moment);
         memh = lane_reg(moment.ptr, MIB);
         if (lane_pack(memh, moment.ptr, MIB, key)) {
             lane_watch(NULL, NULL);
@@ -529,20 +532,9 @@ static void free_beside_a_pack(void)
     CHECK(moment.step > 10);
 }
 
-/* At each moment of a free another thread is given the address and serves its
- * allocation. */
-struct successor {
-    CUcontext context;
-    CUmemoryPool pool;
-    CUdeviceptr ptr;
-    unsigned step;
-    bool done;
-    bool served;
-};
-
 static void serve_successor(void *arg)
 {
-    struct successor *successor = arg;
+    struct moment *successor = arg;
     vmml_uct_mem_h memh;
     CUdeviceptr ptr;
 
@@ -554,19 +546,11 @@ static void serve_successor(void *arg)
         CHECK_EQUAL(serve(ptr, MIB, &memh), VMML_REASON_NONE);
 }
 
-static void succeed_at(const struct lane_call *call, void *arg)
-{
-    struct successor *successor = arg;
-
-    if (call->step != successor->step)
-        return;
-    successor->done = true;
-    lane_on_thread(serve_successor, successor);
-}
-
+/* At each moment of a free another thread is given the address and serves its
+ * allocation. */
 static void successor_is_served_on(void)
 {
-    struct successor successor = {.done = true};
+    struct moment successor = {.deed = serve_successor, .done = true};
     vmml_uct_mem_h memh;
     unsigned served = 0;
 
@@ -577,7 +561,7 @@ static void successor_is_served_on(void)
         successor.pool = make_pool(FD_TYPE);
         successor.ptr = alloc(successor.pool, MIB, 1);
         CHECK_EQUAL(serve(successor.ptr, MIB, &memh), VMML_REASON_NONE);
-        lane_watch(succeed_at, &successor);
+        lane_watch(do_at, &successor);
         CHECK_CU(free_async(successor.ptr));
         lane_watch(NULL, NULL);
         served += successor.served;

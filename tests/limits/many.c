@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 #include "many.h"
 
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include "hooks.h"
+#include "tests/lane/exporter.h"
 
 static CUmemGenericAllocationHandle handles[MANY_ALLOCATIONS];
 
@@ -47,4 +52,32 @@ void many_map(uint64_t base, uint64_t first, uint64_t count)
                                handles[many_allocation(i)], 0));
     CHECK_CU(vmml_cuMemSetAccess(NULL, base + first * CHUNK, count * CHUNK,
                                  &desc, 1));
+}
+
+void many_expect_border(CUdeviceptr mirror, uint64_t chunk, size_t part)
+{
+    uint8_t *bytes = sim_host_view(im_buffer(), 2 * part);
+
+    memset(bytes, 0xee, 2 * part);
+    CHECK_CU(
+        im_post(im_buffer(), mirror + (chunk + 1) * CHUNK - part, 2 * part));
+    CHECK_CU(cuStreamSynchronize(im_stream()));
+    CHECK_EQUAL(lane_differs(bytes, CHUNK - part, part, many_allocation(chunk)),
+                part);
+    CHECK_EQUAL(lane_differs(bytes + part, 0, part, many_allocation(chunk + 1)),
+                part);
+}
+
+void many_pair(void (*exporter)(int sock), void (*importer)(int sock))
+{
+    int sock[2];
+    pid_t pid;
+
+    CHECK_EQUAL(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sock), 0);
+    pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0)
+        exporter(sock[1]);
+    close(sock[1]);
+    importer(sock[0]);
 }

@@ -23,4 +23,12 @@ static inline unsigned many_allocation(uint64_t chunk)
  * i at addresses from 0. */
 void many_map(uint64_t base, uint64_t first, uint64_t count);
 
+/* `part` bytes on each side of the border above a chunk, read through a mirror
+ * of such a reservation: each is compared. */
+void many_expect_border(CUdeviceptr mirror, uint64_t chunk, size_t part);
+
+/* An exporter in a process of its own, and an importer in this one, with the
+ * two ends of a socket that keeps messages apart. */
+void many_pair(void (*exporter)(int sock), void (*importer)(int sock));
+
 #endif

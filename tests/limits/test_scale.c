@@ -16,7 +16,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -215,20 +214,9 @@ static struct calls prepare(const uint8_t key[KEY_SIZE])
     };
 }
 
-/* The bytes around the border above chunk `chunk`. */
 static void expect_border(CUdeviceptr mirror, uint64_t chunk)
 {
-    const size_t part = 4096;
-    uint8_t *bytes = sim_host_view(im_buffer(), 2 * part);
-
-    memset(bytes, 0xee, 2 * part);
-    CHECK_CU(
-        im_post(im_buffer(), mirror + (chunk + 1) * CHUNK - part, 2 * part));
-    CHECK_CU(cuStreamSynchronize(im_stream()));
-    CHECK_EQUAL(lane_differs(bytes, CHUNK - part, part, many_allocation(chunk)),
-                part);
-    CHECK_EQUAL(lane_differs(bytes + part, 0, part, many_allocation(chunk + 1)),
-                part);
+    many_expect_border(mirror, chunk, 4096);
 }
 
 static void expect_all(CUdeviceptr mirror, uint64_t from, uint64_t to)
@@ -303,16 +291,7 @@ static void import_all(int sock)
 
 static void sixty_five_thousand_chunks(void)
 {
-    int sock[2];
-    pid_t pid;
-
-    CHECK_EQUAL(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sock), 0);
-    pid = fork();
-    CHECK(pid >= 0);
-    if (pid == 0)
-        run_exporter(sock[1]);
-    close(sock[1]);
-    import_all(sock[0]);
+    many_pair(run_exporter, import_all);
 }
 
 int main(int argc, char **argv)

@@ -10,7 +10,6 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 
 #include "fabric/export.h"
 #include "fabric/node.h"
@@ -119,20 +118,9 @@ static CUdeviceptr attach(const struct vmml_pack *pack)
     return mirror;
 }
 
-/* 64 bytes on each side of the border above `chunk`. */
 static void expect_border(CUdeviceptr mirror, uint64_t chunk)
 {
-    const size_t part = 64;
-    uint8_t *bytes = sim_host_view(im_buffer(), 2 * part);
-
-    memset(bytes, 0xee, 2 * part);
-    CHECK_CU(
-        im_post(im_buffer(), mirror + (chunk + 1) * CHUNK - part, 2 * part));
-    CHECK_CU(cuStreamSynchronize(im_stream()));
-    CHECK_EQUAL(lane_differs(bytes, CHUNK - part, part, many_allocation(chunk)),
-                part);
-    CHECK_EQUAL(lane_differs(bytes + part, 0, part, many_allocation(chunk + 1)),
-                part);
+    many_expect_border(mirror, chunk, 64);
 }
 
 static void import_all(int sock)
@@ -164,16 +152,7 @@ static void import_all(int sock)
 
 static void sixty_five_thousand_chunks(void)
 {
-    int sock[2];
-    pid_t pid;
-
-    CHECK_EQUAL(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sock), 0);
-    pid = fork();
-    CHECK(pid >= 0);
-    if (pid == 0)
-        run_exporter(sock[1]);
-    close(sock[1]);
-    import_all(sock[0]);
+    many_pair(run_exporter, import_all);
 }
 
 int main(int argc, char **argv)

@@ -176,6 +176,85 @@ CUresult vmml_mapping_at(const struct vmml_real *real, CUdeviceptr ptr,
     return vmml_attribute(real, size, CU_POINTER_ATTRIBUTE_MAPPING_SIZE, ptr);
 }
 
+/* The first `count` of what is asked for. */
+static bool describe_at_once(const struct vmml_real *real, CUdeviceptr ptr,
+                             unsigned count, struct vmml_described *described)
+{
+    CUpointer_attribute names[] = {
+        CU_POINTER_ATTRIBUTE_BUFFER_ID,
+        CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR,
+        CU_POINTER_ATTRIBUTE_MAPPING_SIZE,
+        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+        CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
+        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+        CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+    };
+    void *data[] = {
+        &described->buffer_id,
+        &described->base,
+        &described->size,
+        &described->device,
+        &described->handle_types,
+        &described->reservation_base,
+        &described->reservation_size,
+    };
+
+    *described = (struct vmml_described){.device = -1};
+    /* Where nothing is mapped it succeeds, with a BUFFER_ID of 0 (measured). */
+    return real->cuPointerGetAttributes != NULL &&
+           real->cuPointerGetAttributes(count, names, data, ptr) ==
+               CUDA_SUCCESS &&
+           described->buffer_id != 0 && described->size != 0;
+}
+
+/* Each by a call: its error tells a hole from a driver that failed. */
+static CUresult describe_singly(const struct vmml_real *real, CUdeviceptr ptr,
+                                struct vmml_described *described)
+{
+    CUresult result;
+
+    *described = (struct vmml_described){.device = -1};
+    result = vmml_attribute(real, &described->buffer_id,
+                            CU_POINTER_ATTRIBUTE_BUFFER_ID, ptr);
+    if (result == CUDA_SUCCESS)
+        result = vmml_mapping_at(real, ptr, &described->base, &described->size);
+    if (result == CUDA_SUCCESS)
+        result = vmml_attribute(real, &described->device,
+                                CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, ptr);
+    if (result == CUDA_SUCCESS &&
+        vmml_attribute(real, &described->handle_types,
+                       CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
+                       ptr) != CUDA_SUCCESS)
+        described->handle_types = 0;
+    return result;
+}
+
+CUresult vmml_describe(const struct vmml_real *real, CUdeviceptr ptr,
+                       struct vmml_described *described)
+{
+    if (describe_at_once(real, ptr, 5, described))
+        return CUDA_SUCCESS;
+    return describe_singly(real, ptr, described);
+}
+
+CUresult vmml_describe_all(const struct vmml_real *real, CUdeviceptr ptr,
+                           struct vmml_described *described)
+{
+    CUresult result;
+
+    if (describe_at_once(real, ptr, 7, described) &&
+        described->reservation_size != 0)
+        return CUDA_SUCCESS;
+    result = describe_singly(real, ptr, described);
+    if (result == CUDA_SUCCESS)
+        result = vmml_attribute(real, &described->reservation_base,
+                                CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, ptr);
+    if (result == CUDA_SUCCESS)
+        result = vmml_attribute(real, &described->reservation_size,
+                                CU_POINTER_ATTRIBUTE_RANGE_SIZE, ptr);
+    return result;
+}
+
 CUresult vmml_access_at(const struct vmml_real *real, CUdeviceptr ptr,
                         CUdevice device, bool *access)
 {

@@ -65,6 +65,31 @@ CUresult vmml_properties_at(const struct vmml_real *real, CUdeviceptr ptr,
 CUresult vmml_mapping_at(const struct vmml_real *real, CUdeviceptr ptr,
                          CUdeviceptr *base, size_t *size);
 
+/* One mapping, and the memory behind it. */
+struct vmml_described {
+    unsigned long long buffer_id;
+    CUdeviceptr base; /* of the mapping */
+    size_t size;
+    int device;
+    unsigned long long handle_types; /* as requested; 0: none, or not known */
+    /* Of vmml_describe_all() alone. */
+    CUdeviceptr reservation_base;
+    size_t reservation_size;
+};
+
+/*
+ * What is mapped at `ptr`, by one call where the driver has
+ * cuPointerGetAttributes. INVALID_VALUE where nothing is (measured).
+ *
+ * Nothing says that the answers are of one moment. Where a second call, made
+ * after the first, gives the same BUFFER_ID, which is of one mapping for ever,
+ * what it gives is true of that mapping, if it is still there.
+ */
+CUresult vmml_describe(const struct vmml_real *real, CUdeviceptr ptr,
+                       struct vmml_described *described);
+CUresult vmml_describe_all(const struct vmml_real *real, CUdeviceptr ptr,
+                           struct vmml_described *described);
+
 /* Has the device access to the memory at `ptr`? */
 CUresult vmml_access_at(const struct vmml_real *real, CUdeviceptr ptr,
                         CUdevice device, bool *access);

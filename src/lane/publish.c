@@ -5,6 +5,9 @@
  * The driver is the one source of truth. A chunk that is known is compared by
  * its BUFFER_ID, which is new for every mapping (measured), so an unmap that
  * no hook saw is found here.
+ *
+ * A new chunk takes three queries beside its export: what is mapped, its
+ * access, and what is mapped once more.
  */
 #include "lane/state.h"
 
@@ -21,10 +24,14 @@
 
 __thread int vmml_publish_code __attribute__((tls_model("initial-exec")));
 
+/* A mapping, as the driver describes it or as it was entered. */
 struct mapping {
     CUdeviceptr base;
     size_t size;
     unsigned long long buffer_id;
+    int device;
+    bool has_fd;     /* a descriptor of it can be had, or nothing tells */
+    bool has_fabric; /* a fabric handle of it may be had */
 };
 
 /* What the lock allows to tell of the address at once. */
@@ -47,6 +54,9 @@ static enum known look_up(const struct vmml_window *window, uint64_t address,
         mapping->base = chunk->address;
         mapping->size = chunk->size;
         mapping->buffer_id = chunk->buffer_id;
+        mapping->device = window->device;
+        mapping->has_fd = chunk->fd >= 0;
+        mapping->has_fabric = chunk->has_fabric;
         known = chunk->state == VMML_EXPORT_LIVE ? KNOWN_LIVE : KNOWN_PENDING;
     }
     pthread_mutex_unlock(&vmml_exporter.lock);
@@ -92,19 +102,15 @@ static enum vmml_reason query_reason(CUresult result)
 /* Has the window's device access, and is it the chunk's? */
 static enum vmml_reason check_device(const struct vmml_real *real,
                                      const struct vmml_window *window,
-                                     CUdeviceptr base)
+                                     const struct mapping *mapping)
 {
     enum vmml_reason reason;
-    int device = -1;
     bool access;
 
-    reason = query_reason(vmml_attribute(
-        real, &device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, base));
-    if (reason != VMML_REASON_NONE)
-        return reason;
-    if (device != window->device)
+    if (mapping->device != window->device)
         return VMML_REASON_DEVICE;
-    reason = query_reason(vmml_access_at(real, base, device, &access));
+    reason = query_reason(
+        vmml_access_at(real, mapping->base, mapping->device, &access));
     if (reason != VMML_REASON_NONE)
         return reason;
     return access ? VMML_REASON_NONE : VMML_REASON_HOLE;
@@ -136,20 +142,6 @@ struct means {
     CUmemFabricHandle fabric;
 };
 
-/* Which of the two does the memory have? */
-static int handle_types(const struct vmml_real *real,
-                        CUmemGenericAllocationHandle handle)
-{
-    CUmemAllocationProp prop;
-
-    if (real->cuMemGetAllocationPropertiesFromHandle(&prop, handle) !=
-        CUDA_SUCCESS)
-        return 0;
-    return (int)prop.requestedHandleTypes &
-           (CU_MEM_HANDLE_TYPE_FABRIC |
-            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-}
-
 static enum vmml_reason export_fabric(const struct vmml_real *real,
                                       CUmemGenericAllocationHandle handle,
                                       struct means *means)
@@ -169,15 +161,15 @@ static enum vmml_reason export_fabric(const struct vmml_real *real,
 
 static enum vmml_reason export_handle(const struct vmml_real *real,
                                       CUmemGenericAllocationHandle handle,
+                                      const struct mapping *mapping,
                                       struct means *means)
 {
-    int types = handle_types(real, handle);
     enum vmml_reason reason = VMML_REASON_NONE;
     CUresult result;
 
-    if (types & CU_MEM_HANDLE_TYPE_FABRIC)
+    if (mapping->has_fabric)
         reason = export_fabric(real, handle, means);
-    if (types == CU_MEM_HANDLE_TYPE_FABRIC)
+    if (!mapping->has_fd)
         return reason;
     result = real->cuMemExportToShareableHandle(
         &means->fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
@@ -191,19 +183,20 @@ static enum vmml_reason export_handle(const struct vmml_real *real,
 /* A means for the chunk's allocation. */
 static enum vmml_reason export_chunk(const struct vmml_real *real,
                                      const struct vmml_window *window,
-                                     CUdeviceptr base, struct means *means)
+                                     const struct mapping *mapping,
+                                     struct means *means)
 {
-    enum vmml_reason reason = check_device(real, window, base);
+    enum vmml_reason reason = check_device(real, window, mapping);
     CUmemGenericAllocationHandle handle;
 
     if (reason == VMML_REASON_NONE)
         reason = query_reason(
-            real->cuMemRetainAllocationHandle(&handle, (void *)base));
+            real->cuMemRetainAllocationHandle(&handle, (void *)mapping->base));
     if (reason != VMML_REASON_NONE)
         return reason;
     memset(means, 0, sizeof(*means));
     means->fd = -1;
-    reason = export_handle(real, handle, means);
+    reason = export_handle(real, handle, mapping, means);
     vmml_release(real, handle);
     if (reason != VMML_REASON_NONE || means->fd < 0)
         return reason;
@@ -261,10 +254,10 @@ static int put_in_ledger(const struct vmml_window *window,
 }
 
 /*
- * The pending chunk goes into the ledger: since it was entered its BUFFER_ID
- * was read once more. An unmap that began before that shows in BUFFER_ID, or
- * finds the entry when it ends; one that began later has taken the entry out of
- * this state. *live: it is published.
+ * The pending chunk goes into the ledger: since it was entered the driver has
+ * described it once more. An unmap that began before that shows in BUFFER_ID,
+ * or finds the entry when it ends; one that began later has taken the entry out
+ * of this state. *live: it is published.
  */
 static enum vmml_reason go_live(struct vmml_window *window,
                                 const struct mapping *mapping, bool *live)
@@ -302,21 +295,56 @@ static enum vmml_reason go_live(struct vmml_window *window,
     return reason;
 }
 
+/* What is mapped at `address`. */
+static CUresult describe(const struct vmml_real *real, uint64_t address,
+                         struct mapping *mapping)
+{
+    struct vmml_described described;
+    CUresult result = vmml_describe(real, address, &described);
+
+    mapping->base = described.base;
+    mapping->size = described.size;
+    mapping->buffer_id = described.buffer_id;
+    mapping->device = described.device;
+    mapping->has_fd = described.handle_types != CU_MEM_HANDLE_TYPE_FABRIC;
+    mapping->has_fabric =
+        (described.handle_types & CU_MEM_HANDLE_TYPE_FABRIC) != 0;
+    return result;
+}
+
+/* Is the chunk what is mapped there? One that is pending was entered by a
+ * first description, which may be of two mappings: all of it is compared. */
+static CUresult is_same(const struct vmml_real *real, enum known known,
+                        const struct mapping *mapping, bool *same)
+{
+    struct mapping now = *mapping;
+    CUresult result;
+
+    if (known == KNOWN_PENDING)
+        result = describe(real, mapping->base, &now);
+    else
+        result = vmml_attribute(real, &now.buffer_id,
+                                CU_POINTER_ATTRIBUTE_BUFFER_ID, mapping->base);
+    *same = result == CUDA_SUCCESS && now.buffer_id == mapping->buffer_id &&
+            now.base == mapping->base && now.size == mapping->size &&
+            now.device == mapping->device;
+    return result;
+}
+
 /* A chunk that is known is compared with what is mapped. *done: it is that, and
  * published. */
 static enum vmml_reason compare(const struct vmml_real *real,
                                 struct vmml_window *window, enum known known,
                                 const struct mapping *mapping, bool *done)
 {
-    unsigned long long id = 0;
-    CUresult result = vmml_attribute(real, &id, CU_POINTER_ATTRIBUTE_BUFFER_ID,
-                                     mapping->base);
-    enum vmml_reason reason = query_reason(result);
+    bool same;
+    enum vmml_reason reason =
+        query_reason(is_same(real, known, mapping, &same));
 
     /* What is published stays: nothing is known against it. */
     if (reason == VMML_REASON_DRIVER && known == KNOWN_LIVE)
         return reason;
-    if (reason != VMML_REASON_NONE || id != mapping->buffer_id) {
+    if (!same) {
         kill_stale(window, mapping);
         return reason == VMML_REASON_DRIVER ? reason : VMML_REASON_NONE;
     }
@@ -335,19 +363,6 @@ static bool is_aligned(const struct vmml_window *window,
            mapping->size <= window->base + window->size - mapping->base;
 }
 
-/* What is mapped at `address`. BUFFER_ID first: it is compared once more, so a
- * change between these calls is noticed. */
-static enum vmml_reason probe(const struct vmml_real *real, uint64_t address,
-                              struct mapping *mapping)
-{
-    CUresult result = vmml_attribute(real, &mapping->buffer_id,
-                                     CU_POINTER_ATTRIBUTE_BUFFER_ID, address);
-
-    if (result == CUDA_SUCCESS)
-        result = vmml_mapping_at(real, address, &mapping->base, &mapping->size);
-    return query_reason(result);
-}
-
 /* One step nearer to what publish_at() is to reach. *done: it is reached. */
 static enum vmml_reason try_publish(const struct vmml_real *real,
                                     struct vmml_window *window,
@@ -363,7 +378,7 @@ static enum vmml_reason try_publish(const struct vmml_real *real,
         reason = compare(real, window, known, mapping, done);
     if (*done || reason != VMML_REASON_NONE)
         return reason;
-    reason = probe(real, address, mapping);
+    reason = query_reason(describe(real, address, mapping));
     if (reason != VMML_REASON_NONE)
         return reason;
     if (!is_aligned(window, mapping))
@@ -371,7 +386,7 @@ static enum vmml_reason try_publish(const struct vmml_real *real,
     /* Other chunks there are stale, or this mapping is by now. */
     vmml_compare_range(real, mapping->base, mapping->size, 0);
     vmml_fork_hold();
-    reason = export_chunk(real, window, mapping->base, &means);
+    reason = export_chunk(real, window, mapping, &means);
     if (reason == VMML_REASON_NONE)
         reason = enter(window, mapping, &means);
     else if (reason == VMML_REASON_HOLE)
@@ -415,16 +430,6 @@ static uint64_t next_granule(const struct vmml_window *window, uint64_t address)
 /* Descriptors that others may open meanwhile. */
 #define ROOM_SLACK 256
 
-static bool needs_descriptor(const struct vmml_real *real, uint64_t address)
-{
-    unsigned long long types = 0;
-
-    return vmml_attribute(real, &types,
-                          CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
-                          address) != CUDA_SUCCESS ||
-           types != CU_MEM_HANDLE_TYPE_FABRIC;
-}
-
 /* Chunks of [from, to) that are not published yet and need a descriptor; more
  * than `enough` are not counted. */
 static size_t count_unpublished(const struct vmml_real *real,
@@ -437,8 +442,8 @@ static size_t count_unpublished(const struct vmml_real *real,
     while (from < to && count <= enough) {
         if (look_up(window, from, &mapping) != KNOWN_NOT) {
             from = mapping.base + mapping.size;
-        } else if (probe(real, from, &mapping) == VMML_REASON_NONE) {
-            count += needs_descriptor(real, from);
+        } else if (describe(real, from, &mapping) == CUDA_SUCCESS) {
+            count += mapping.has_fd;
             from = mapping.base + mapping.size;
         } else {
             from = next_granule(window, from);

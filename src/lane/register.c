@@ -75,6 +75,39 @@ static enum kind look_at_handle(const struct vmml_real *real, CUdeviceptr ptr,
     return KIND_VMM;
 }
 
+/* Where it lies: its chunk, and the reservation. */
+static bool look_around(const struct vmml_real *real, CUdeviceptr ptr,
+                        struct memory *memory)
+{
+    struct vmml_described described;
+    uint64_t base, size;
+
+    if (vmml_describe_all(real, ptr, &described) != CUDA_SUCCESS)
+        return false;
+    memory->chunk_base = described.base;
+    memory->chunk_size = described.size;
+    memory->base = base = described.reservation_base;
+    memory->size = size = described.reservation_size;
+    return size != 0 && ptr >= base && ptr - base < size &&
+           size <= UINT64_MAX - base;
+}
+
+/* The GPU of a window that is known is known. */
+static bool find_gpu(const struct vmml_real *real, struct memory *memory)
+{
+    const struct vmml_window *window;
+    bool found;
+
+    pthread_mutex_lock(&vmml_exporter.lock);
+    window = vmml_windows_at(&vmml_exporter.windows, memory->base);
+    found = window != NULL && window->device == memory->device;
+    if (found)
+        memory->gpu = window->gpu;
+    pthread_mutex_unlock(&vmml_exporter.lock);
+    return found ||
+           vmml_device_uuid(real, memory->device, &memory->gpu) == CUDA_SUCCESS;
+}
+
 static enum kind look_at(const struct vmml_real *real, CUdeviceptr ptr,
                          struct memory *memory)
 {
@@ -86,12 +119,7 @@ static enum kind look_at(const struct vmml_real *real, CUdeviceptr ptr,
     vmml_relax_end(real, &relaxed);
     if (kind != KIND_VMM)
         return kind;
-    return vmml_mapping_at(real, ptr, &memory->chunk_base,
-                           &memory->chunk_size) == CUDA_SUCCESS &&
-                   vmml_reservation_at(real, ptr, &memory->base,
-                                       &memory->size) == CUDA_SUCCESS &&
-                   vmml_device_uuid(real, memory->device, &memory->gpu) ==
-                       CUDA_SUCCESS
+    return look_around(real, ptr, memory) && find_gpu(real, memory)
                ? KIND_VMM
                : KIND_UNKNOWN;
 }

@@ -373,7 +373,8 @@ static void print_published(const struct answer *answer, const char *of,
     bench_figure("publish: exports for each chunk", of,
                  (double)calls->export / (double)chunks, "calls", "= 1");
     bench_figure("publish: driver calls for each chunk", of,
-                 (double)calls->all / (double)chunks, "calls", "-");
+                 (double)calls->all / (double)chunks, "calls",
+                 chunks < 20000 ? "<= 6.1" : "<= 8");
     if (!bench_counted_only)
         bench_figure("publish: processor time for each chunk", of,
                      answer->ns / (double)chunks, "ns", "-");
@@ -445,7 +446,7 @@ static void grow(struct importer *importer, unsigned long chunks)
      */
     bench_figure("growth, exporter: driver calls for each new chunk", of,
                  (double)(answer.calls.all - known.calls.all) / GROWTH, "calls",
-                 chunks < 20000 ? "<= 11" : "<= 20");
+                 chunks < 20000 ? "<= 6.1" : "<= 8");
     bench_figure("growth, exporter: driver calls for each old chunk", of,
                  (double)known.calls.all / (double)chunks, "calls",
                  bench_counted_only ? "<= 1.1" : "= 0");

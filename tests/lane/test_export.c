@@ -121,6 +121,7 @@ static long driver_calls(void)
     static const char *const names[] = {
         "cuMemGetAccess",
         "cuPointerGetAttribute",
+        "cuPointerGetAttributes",
         "cuMemRetainAllocationHandle",
         "cuMemExportToShareableHandle",
         "cuMemRelease",
@@ -160,7 +161,91 @@ static void packs_cost_by_new_chunks(void)
     sim_reset_counts();
     CHECK_EQUAL(pack(other, base, 12 * CHUNK), VMML_REASON_NONE);
     CHECK_EQUAL(sim_call_count("cuMemExportToShareableHandle"), 4);
+    /* Of a new one: retain, export, release; what it is, before and after; its
+     * access. Of an old one: its BUFFER_ID. */
+    CHECK_EQUAL(driver_calls(), 4 * 6 + 8);
+    CHECK_EQUAL(sim_call_count("cuPointerGetAttribute"), 8);
     CHECK_EQUAL(published(base, MANY * CHUNK), 12);
+
+    /* A further registration: retain, properties, release, where it lies. */
+    sim_reset_counts();
+    lane_reg(base, 4 * CHUNK);
+    CHECK_EQUAL(driver_calls(), 4);
+    CHECK_EQUAL(sim_call_count("cuDeviceGetUuid_v2"), 0);
+}
+
+/* A driver that has not, or does not answer, several attributes in one call. */
+static void attributes_one_by_one(void)
+{
+    vmml_uct_mem_h memh;
+    uint64_t base;
+    unsigned i;
+
+    lane_cuda(0);
+    for (i = 0; i < 2; i++) {
+        if (i == 1)
+            lane_real()->cuPointerGetAttributes = NULL;
+        else
+            CHECK_EQUAL(sim_fail("cuPointerGetAttributes", 1,
+                                 CUDA_ERROR_NOT_SUPPORTED, 1),
+                        0);
+        base = lane_reserve(MANY * CHUNK);
+        lane_map_run(base, CHUNK, 4, 1);
+        lane_map_run(base + 5 * CHUNK, CHUNK, 2, 1);
+        memh = lane_reg(base, 7 * CHUNK);
+        CHECK_EQUAL(pack(memh, base, 7 * CHUNK), VMML_REASON_NONE);
+        CHECK_EQUAL(published(base, MANY * CHUNK), 6);
+    }
+}
+
+/* Several attributes in one call need not be of one moment. */
+static CUresult (*attributes_real)(unsigned, CUpointer_attribute *, void **,
+                                   CUdeviceptr);
+static unsigned torn;
+
+static CUresult CUDAAPI torn_attributes(unsigned count,
+                                        CUpointer_attribute *names, void **data,
+                                        CUdeviceptr ptr)
+{
+    CUresult result = attributes_real(count, names, data, ptr);
+    unsigned i;
+
+    for (i = 0; result == CUDA_SUCCESS && torn != 0 && i < count; i++) {
+        if (torn == 1 && names[i] == CU_POINTER_ATTRIBUTE_MAPPING_SIZE)
+            *(size_t *)data[i] *= 2;
+        else if (torn == 2 &&
+                 names[i] == CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR)
+            *(CUdeviceptr *)data[i] -= CHUNK;
+    }
+    torn = 0;
+    return result;
+}
+
+/* The first description is of the mapping before and of this one: what is
+ * published in the end is what is mapped. */
+static void a_torn_description_is_not_published(void)
+{
+    vmml_uct_mem_h memh;
+    uint64_t base;
+    unsigned i, how, count;
+
+    lane_cuda(0);
+    attributes_real = lane_real()->cuPointerGetAttributes;
+    lane_real()->cuPointerGetAttributes = torn_attributes;
+    for (how = 1; how <= 2; how++) {
+        base = lane_reserve(MANY * CHUNK);
+        lane_map_run(base, CHUNK, 4, 1);
+        memh = lane_reg(base, 4 * CHUNK);
+        torn = how;
+        CHECK_EQUAL(pack(memh, base + CHUNK, 2 * CHUNK), VMML_REASON_NONE);
+        CHECK_EQUAL(torn, 0);
+        count = published(base, MANY * CHUNK);
+        CHECK(count >= 2);
+        for (i = 0; i < count; i++) {
+            CHECK_EQUAL(chunks[i].size, CHUNK);
+            CHECK_EQUAL((chunks[i].address - base) % CHUNK, 0);
+        }
+    }
 }
 
 /* UCX may give an earlier key's bytes for a later request. */
@@ -654,6 +739,11 @@ static void a_failed_query_is_no_hole(void)
             lane_map_run(base + CHUNK, CHUNK, 8, n);
             new = lane_reg(base, 9 * CHUNK);
             sim_reset_counts();
+            /* Singly: one that fails together is asked so. */
+            if (i == 0)
+                CHECK_EQUAL(sim_fail("cuPointerGetAttributes", 1,
+                                     CUDA_ERROR_UNKNOWN, 1),
+                            0);
             CHECK_EQUAL(sim_fail(calls[i], n, CUDA_ERROR_OUT_OF_MEMORY, 1), 0);
             if (pack(new, base, 9 * CHUNK) == VMML_REASON_NONE) {
                 /* It did not come to the n-th call. */
@@ -693,6 +783,9 @@ static void a_failed_query_is_tried_again(void)
         CHECK_CU(lane_unmap(base + CHUNK, 8 * CHUNK));
         lane_map_run(base + CHUNK, CHUNK, 8, n);
         new = lane_reg(base, 9 * CHUNK);
+        CHECK_EQUAL(
+            sim_fail("cuPointerGetAttributes", 1, CUDA_ERROR_UNKNOWN, n % 2),
+            0);
         CHECK_EQUAL(
             sim_fail("cuPointerGetAttribute", n, CUDA_ERROR_OUT_OF_MEMORY, 0),
             0);
@@ -1202,10 +1295,10 @@ static void stands_down_when_ucx_walks(void)
 static void undecided_until_the_pack(void)
 {
     static const char *const calls[] = {
+        "cuDeviceGetUuid_v2", /* first: that of a known window is known */
         "cuMemRetainAllocationHandle",
         "cuMemGetAllocationPropertiesFromHandle",
         "cuPointerGetAttribute",
-        "cuDeviceGetUuid_v2",
     };
     vmml_uct_mem_h memh;
     uint64_t base;
@@ -1216,6 +1309,8 @@ static void undecided_until_the_pack(void)
     lane_map_run(base, CHUNK, 4, 1);
     for (i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
         sim_reset_counts();
+        CHECK_EQUAL(
+            sim_fail("cuPointerGetAttributes", 1, CUDA_ERROR_UNKNOWN, 0), 0);
         CHECK_EQUAL(sim_fail(calls[i], 1, CUDA_ERROR_UNKNOWN, 0), 0);
         memh = lane_reg(base, 4 * CHUNK);
         sim_clear_failures();
@@ -1390,6 +1485,8 @@ int main(int argc, char **argv)
         LANE_TEST(pack_publishes_what_it_names),
         LANE_TEST(one_key_for_every_part),
         LANE_TEST(packs_cost_by_new_chunks),
+        LANE_TEST(attributes_one_by_one),
+        LANE_TEST(a_torn_description_is_not_published),
         LANE_TEST(old_key_material_is_rewritten),
         LANE_TEST(foreign_key_is_left_alone),
         LANE_TEST(tombstones_of_others_are_theirs),

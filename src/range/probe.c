@@ -8,29 +8,72 @@
 
 uint64_t vmml_probe_buffer_id(const struct vmml_real *real, uint64_t address)
 {
+    CUpointer_attribute name = CU_POINTER_ATTRIBUTE_BUFFER_ID;
     unsigned long long id = 0;
+    void *data = &id;
+    CUresult rc;
 
-    if (real->cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID,
-                                    address) != CUDA_SUCCESS)
-        return 0;
-    return id;
+    rc = real->cuPointerGetAttribute(&id, name, address);
+    /* Nothing is mapped there (measured); any other failure says nothing, and
+     * where a probe learns what this cannot, each query would probe again. */
+    if (rc != CUDA_SUCCESS && rc != CUDA_ERROR_INVALID_VALUE &&
+        real->cuPointerGetAttributes != NULL)
+        rc = real->cuPointerGetAttributes(1, &name, &data, address);
+    return rc == CUDA_SUCCESS ? id : 0;
 }
 
-static bool get_window(const struct vmml_real *real, uint64_t address,
-                       struct vmml_traits *traits)
-{
-    CUdeviceptr base = 0;
-    size_t size = 0;
+/* What is the same of one mapping for ever: its BUFFER_ID, and where its
+ * reservation lies. */
+struct place {
+    unsigned long long buffer_id;
+    CUdeviceptr base;
+    size_t size;
+};
 
-    if (real->cuPointerGetAttribute(&base,
+static bool get_place_at_once(const struct vmml_real *real, uint64_t address,
+                              struct place *place)
+{
+    CUpointer_attribute names[] = {CU_POINTER_ATTRIBUTE_BUFFER_ID,
+                                   CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                   CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+    void *data[] = {&place->buffer_id, &place->base, &place->size};
+
+    *place = (struct place){0};
+    /* Where nothing is mapped it succeeds, with a BUFFER_ID of 0 (measured). */
+    return real->cuPointerGetAttributes != NULL &&
+           real->cuPointerGetAttributes(3, names, data, address) ==
+               CUDA_SUCCESS &&
+           place->buffer_id != 0;
+}
+
+static enum vmml_probe_result get_place(const struct vmml_real *real,
+                                        uint64_t address, struct place *place)
+{
+    if (get_place_at_once(real, address, place))
+        return VMML_PROBE_CHUNK;
+    *place = (struct place){.buffer_id = vmml_probe_buffer_id(real, address)};
+    if (place->buffer_id == 0)
+        return VMML_PROBE_NONE;
+    if (real->cuPointerGetAttribute(&place->base,
                                     CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
                                     address) != CUDA_SUCCESS ||
-        real->cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+        real->cuPointerGetAttribute(&place->size,
+                                    CU_POINTER_ATTRIBUTE_RANGE_SIZE,
                                     address) != CUDA_SUCCESS)
-        return false;
-    traits->window_base = base;
-    traits->window_end = base + size;
-    return true;
+        return VMML_PROBE_FAILED;
+    return VMML_PROBE_CHUNK;
+}
+
+/* All answers were about one mapping: it is there still, and the first place
+ * was its own. The attributes of one call need not be of one moment. */
+static bool is_still(const struct vmml_real *real, uint64_t address,
+                     const struct place *place)
+{
+    struct place now;
+
+    return get_place(real, address, &now) == VMML_PROBE_CHUNK &&
+           now.buffer_id == place->buffer_id && now.base == place->base &&
+           now.size == place->size;
 }
 
 /*
@@ -102,13 +145,17 @@ enum vmml_probe_result vmml_probe(const struct vmml_real *real,
                                   uint64_t address, struct vmml_probe *probe)
 {
     enum vmml_probe_result result;
+    struct place place;
     CUdeviceptr base = 0;
     size_t size = 0;
 
     memset(probe, 0, sizeof(*probe));
-    probe->buffer_id = vmml_probe_buffer_id(real, address);
-    if (probe->buffer_id == 0)
-        return VMML_PROBE_NONE;
+    result = get_place(real, address, &place);
+    if (result != VMML_PROBE_CHUNK)
+        return result;
+    probe->buffer_id = place.buffer_id;
+    probe->traits.window_base = place.base;
+    probe->traits.window_end = place.base + place.size;
     result = get_properties(real, address, &probe->traits);
     if (result != VMML_PROBE_CHUNK)
         return result;
@@ -119,15 +166,10 @@ enum vmml_probe_result vmml_probe(const struct vmml_real *real,
         return VMML_PROBE_FAILED;
     probe->base = base;
     probe->end = base + size;
-    if (!get_window(real, base, &probe->traits))
-        return VMML_PROBE_FAILED;
     if (probe->base < probe->traits.window_base ||
         probe->end > probe->traits.window_end)
         probe->traits.joins = false;
     if (probe->traits.joins)
         get_access(real, base, &probe->traits);
-    /* All answers were about one mapping. */
-    if (vmml_probe_buffer_id(real, base) != probe->buffer_id)
-        return VMML_PROBE_CHANGED;
-    return VMML_PROBE_CHUNK;
+    return is_still(real, base, &place) ? VMML_PROBE_CHUNK : VMML_PROBE_CHANGED;
 }

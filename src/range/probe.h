@@ -24,7 +24,7 @@ struct vmml_probe {
     struct vmml_traits traits;
 };
 
-/* Describe the chunk that holds `address`. Lets the driver make about eight
+/* Describe the chunk that holds `address`. Lets the driver make seven
  * calls; changes nothing. */
 enum vmml_probe_result vmml_probe(const struct vmml_real *real,
                                   uint64_t address, struct vmml_probe *probe);

@@ -172,32 +172,58 @@ static CUresult get_range(CUdeviceptr *base, size_t *size, CUdeviceptr ptr)
     return leave(MODEL_cuMemGetAddressRange_v2, ptr, rc);
 }
 
+static CUresult attribute_of(const struct mapping *mapping, void *data,
+                             CUpointer_attribute attribute)
+{
+    unsigned window = mapping->first;
+
+    while (model_windows[window].count == 0 && window > 0)
+        window--;
+    if (attribute == CU_POINTER_ATTRIBUTE_BUFFER_ID)
+        *(unsigned long long *)data = mapping->id;
+    else if (attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR)
+        *(CUdeviceptr *)data = model_address(window);
+    else if (attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE)
+        *(size_t *)data = model_windows[window].count * MODEL_GRANULE;
+    else
+        return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
+}
+
 static CUresult get_attribute(void *data, CUpointer_attribute attribute,
                               CUdeviceptr ptr)
 {
     CUresult rc = enter(MODEL_cuPointerGetAttribute);
     struct mapping *mapping;
-    unsigned window = 0;
 
     if (rc != CUDA_SUCCESS)
         return rc;
     mapping = mapping_at(ptr);
-    if (mapping == NULL) {
-        rc = CUDA_ERROR_INVALID_VALUE;
-    } else {
-        window = mapping->first;
-        while (model_windows[window].count == 0 && window > 0)
-            window--;
-        if (attribute == CU_POINTER_ATTRIBUTE_BUFFER_ID)
-            *(unsigned long long *)data = mapping->id;
-        else if (attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR)
-            *(CUdeviceptr *)data = model_address(window);
-        else if (attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE)
-            *(size_t *)data = model_windows[window].count * MODEL_GRANULE;
-        else
-            rc = CUDA_ERROR_INVALID_VALUE;
-    }
+    rc = mapping == NULL ? CUDA_ERROR_INVALID_VALUE
+                         : attribute_of(mapping, data, attribute);
     return leave(MODEL_cuPointerGetAttribute, ptr, rc);
+}
+
+bool model_torn;
+
+/* Of an address where nothing is mapped it says nothing, and succeeds. */
+static CUresult get_attributes(unsigned count, CUpointer_attribute *attributes,
+                               void **data, CUdeviceptr ptr)
+{
+    CUresult rc = enter(MODEL_cuPointerGetAttributes);
+    struct mapping *mapping;
+    unsigned i;
+
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    mapping = mapping_at(ptr);
+    for (i = 0; mapping != NULL && i < count && rc == CUDA_SUCCESS; i++)
+        rc = attribute_of(mapping, data[i], attributes[i]);
+    for (i = 0; mapping != NULL && model_torn && i < count; i++)
+        if (attributes[i] == CU_POINTER_ATTRIBUTE_RANGE_SIZE)
+            *(size_t *)data[i] = MODEL_GRANULE;
+    model_torn = false;
+    return leave(MODEL_cuPointerGetAttributes, ptr, rc);
 }
 
 static CUresult retain(CUmemGenericAllocationHandle *handle, void *address)
@@ -378,6 +404,7 @@ const struct vmml_real *vmml_real(void)
     static const struct vmml_real real = {
         .cuMemGetAddressRange_v2 = get_range,
         .cuPointerGetAttribute = get_attribute,
+        .cuPointerGetAttributes = get_attributes,
         .cuMemRetainAllocationHandle = retain,
         .cuMemGetAllocationPropertiesFromHandle = get_properties,
         .cuMemGetAccess = get_access,

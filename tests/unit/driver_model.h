@@ -24,6 +24,7 @@
 #define MODEL_FUNCTIONS(X)                                                     \
     X(cuMemGetAddressRange_v2)                                                 \
     X(cuPointerGetAttribute)                                                   \
+    X(cuPointerGetAttributes)                                                  \
     X(cuMemRetainAllocationHandle)                                             \
     X(cuMemGetAllocationPropertiesFromHandle)                                  \
     X(cuMemGetAccess)                                                          \
@@ -63,6 +64,10 @@ extern unsigned long long model_foreign_types;
 /* Calls of one function, or of all, since model_reset(). */
 unsigned model_calls(enum model_function function);
 unsigned model_all_calls(void);
+
+/* The next cuPointerGetAttributes gives the RANGE_SIZE of an earlier
+ * reservation, of one granule: its answers are not of one moment. */
+extern bool model_torn;
 
 /* The n-th call (1: the next) of a function fails with `error`; all that
  * follow too, if `sticky`. */

@@ -871,8 +871,11 @@ static void an_unseen_hole_at_the_end_of_the_request(void **state)
 static void a_failing_driver_never_lies(void **state)
 {
     static const enum model_function functions[] = {
-        MODEL_cuPointerGetAttribute, MODEL_cuMemRetainAllocationHandle,
-        MODEL_cuMemGetAllocationPropertiesFromHandle, MODEL_cuMemGetAccess,
+        MODEL_cuPointerGetAttribute,
+        MODEL_cuPointerGetAttributes,
+        MODEL_cuMemRetainAllocationHandle,
+        MODEL_cuMemGetAllocationPropertiesFromHandle,
+        MODEL_cuMemGetAccess,
         MODEL_cuMemRelease};
     struct answer answer;
     unsigned i, n, seen;
@@ -895,6 +898,14 @@ static void a_failing_driver_never_lies(void **state)
             assert_in_range(model_all_calls() - seen, 1, 100);
         }
     }
+}
+
+static void answers_of_two_moments_are_not_believed(void **state)
+{
+    map_each(WINDOW, 6);
+    model_torn = true;
+    assert_extent(WINDOW + 3, WINDOW, 6);
+    assert_false(model_torn);
 }
 
 static void the_drivers_own_error_comes_first(void **state)
@@ -1306,6 +1317,7 @@ int main(void)
         TEST(an_unseen_hole_is_found_by_registrations),
         TEST(an_unseen_hole_at_the_end_of_the_request),
         TEST(a_failing_driver_never_lies),
+        TEST(answers_of_two_moments_are_not_believed),
         TEST(the_drivers_own_error_comes_first),
         TEST(a_change_after_every_driver_call),
         TEST(an_unseen_remap_while_asking),

@@ -14,7 +14,7 @@
 #include "doors/real.h"
 #include "ipc/ipc.h"
 #include "mirror/mirror.h"
-#include "ucx/scope.h"
+#include "ucx/device.h"
 
 static bool is_ucx(const void *caller)
 {
@@ -27,6 +27,7 @@ CUresult vmml_cuIpcOpenMemHandle_v2(const void *caller, CUdeviceptr *ptr,
 {
     const struct vmml_real *real = vmml_real();
     struct vmml_handle ours;
+    CUdevice device;
     CUresult result;
 
     if (real == NULL || real->cuIpcOpenMemHandle_v2 == NULL)
@@ -40,8 +41,8 @@ CUresult vmml_cuIpcOpenMemHandle_v2(const void *caller, CUdeviceptr *ptr,
         return real->cuIpcOpenMemHandle_v2(ptr, handle, flags);
     if (!vmml_conf()->share)
         return CUDA_ERROR_INVALID_VALUE;
-    if (vmml_scope != NULL && vmml_scope->kind == VMML_SCOPE_UNPACK)
-        return vmml_mirror_open_on(&ours, vmml_scope->device, ptr);
+    if (vmml_unpack_is_bare(&device))
+        return vmml_mirror_open_on(&ours, device, ptr);
     return vmml_mirror_open(&ours, ptr);
 }
 

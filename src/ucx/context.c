@@ -4,11 +4,14 @@
  * opens none (uct_cuda_ipc_rkey_unpack) and loses cuda_ipc for the life of the
  * key, though a mirror is made without a context. So libuct_cuda, while it
  * unpacks that key, is told of a context; none is made. What it does with it is
- * to push and pop it around cuIpcOpenMemHandle.
+ * to push and pop it around cuIpcOpenMemHandle. Whether there is one is learned
+ * from UCX's own first question (uct_cuda_ctx_primary_push_avail,
+ * uct_cuda_ipc_is_peer_accessible: cuCtxGetDevice).
  */
 #include "doors/caller.h"
 #include "doors/real.h"
 #include "hooks.h"
+#include "ucx/device.h"
 #include "ucx/scope.h"
 
 /* The context that there is none of: an address that no driver gives out. */
@@ -25,28 +28,73 @@ static struct vmml_scope *unpack_of(const void *caller)
                : NULL;
 }
 
+/* current: what the driver answered to UCX's question for the current device.
+ * No question of ours comes before it: an unpack of a known key asks the driver
+ * for nothing that UCX does not. */
+static void settle(const struct vmml_real *real, struct vmml_scope *scope,
+                   CUresult current)
+{
+    unsigned flags;
+    int active = 0;
+
+    if (scope->settled)
+        return;
+    scope->settled = true;
+    if (current == CUDA_SUCCESS || real->cuDevicePrimaryCtxGetState == NULL ||
+        real->cuDevicePrimaryCtxGetState(scope->device, &flags, &active) !=
+            CUDA_SUCCESS)
+        return;
+    scope->bare = true;
+    scope->no_primary = !active;
+}
+
+static void settle_now(const struct vmml_real *real, struct vmml_scope *scope)
+{
+    CUdevice device;
+
+    if (!scope->settled)
+        settle(real, scope, real->cuCtxGetDevice(&device));
+}
+
+bool vmml_unpack_is_bare(CUdevice *device)
+{
+    const struct vmml_real *real = vmml_real();
+    struct vmml_scope *scope = vmml_scope;
+
+    if (real == NULL || scope == NULL || scope->kind != VMML_SCOPE_UNPACK)
+        return false;
+    settle_now(real, scope);
+    *device = scope->device;
+    return scope->bare;
+}
+
 /* The unpack in which `device` is to seem to have a primary context. */
 static struct vmml_scope *primary_of(const void *caller, CUdevice device)
 {
     struct vmml_scope *scope = unpack_of(caller);
 
-    return scope != NULL && scope->no_primary && scope->device == device ? scope
-                                                                         : NULL;
+    if (scope == NULL || scope->device != device)
+        return NULL;
+    settle_now(vmml_real(), scope);
+    return scope->no_primary ? scope : NULL;
 }
 
 CUresult vmml_cuCtxGetDevice(const void *caller, CUdevice *device)
 {
     const struct vmml_real *real = vmml_real();
-    const struct vmml_scope *scope;
+    struct vmml_scope *scope;
     CUresult result;
 
     if (real == NULL || real->cuCtxGetDevice == NULL)
         return VMML_CU_MISSING;
     result = real->cuCtxGetDevice(device);
-    if (result == CUDA_SUCCESS || device == NULL)
+    if (vmml_scope == NULL || device == NULL)
         return result;
     scope = unpack_of(caller);
     if (scope == NULL)
+        return result;
+    settle(real, scope, result);
+    if (result == CUDA_SUCCESS || !scope->bare)
         return result;
     *device = scope->device;
     return CUDA_SUCCESS;

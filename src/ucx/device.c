@@ -115,21 +115,56 @@ static int first_active(const struct vmml_real *real)
     return -1;
 }
 
-int vmml_unpack_device(const struct vmml_uct *uct, uint8_t sys_device,
-                       bool *has_context)
+static int current_or_active(const struct vmml_real *real)
+{
+    CUdevice device;
+
+    return real->cuCtxGetDevice(&device) == CUDA_SUCCESS ? device
+                                                         : first_active(real);
+}
+
+int vmml_unpack_device(const struct vmml_uct *uct, uint8_t sys_device)
+{
+    const struct vmml_real *real = vmml_real();
+    int found;
+
+    if (real == NULL)
+        return -1;
+    found = device_of(real, uct, sys_device);
+    return found >= 0 ? found : current_or_active(real);
+}
+
+/* The driver's count does not change once it is initialised. Returns -1 where
+ * there are several, or none is known. */
+static int only_device(const struct vmml_real *real)
+{
+    static _Atomic int known;
+    int count = atomic_load(&known);
+
+    if (count == 0) {
+        if (real->cuDeviceGetCount(&count) != CUDA_SUCCESS)
+            return -1;
+        atomic_store(&known, count);
+    }
+    return count == 1 ? 0 : -1;
+}
+
+int vmml_unpack_device_of_ours(const struct vmml_uct *uct, uint8_t sys_device)
 {
     const struct vmml_real *real = vmml_real();
     CUdevice device;
     int found;
 
-    *has_context = false;
     if (real == NULL)
         return -1;
     found = device_of(real, uct, sys_device);
-    if (found >= 0)
-        return found;
-    *has_context = real->cuCtxGetDevice(&device) == CUDA_SUCCESS;
-    return *has_context ? device : first_active(real);
+    if (found < 0)
+        found = only_device(real);
+    if (found < 0)
+        found = current_or_active(real);
+    if (found < 0 && real->cuDeviceGet(&device, 0) == CUDA_SUCCESS)
+        found = device;
+    return found;
 }
 
 void vmml_warn_no_context(void)
@@ -138,22 +173,4 @@ void vmml_warn_no_context(void)
         vmml_warn("no CUDA context when a key arrived: UCX cannot use cuda_ipc "
                   "for this endpoint, for any kind of memory that vmmlane does "
                   "not serve. Remedy: " VMML_REMEDY_CONTEXT);
-}
-
-bool vmml_unpack_lacks_context(int found, CUdevice *device, bool *no_primary)
-{
-    const struct vmml_real *real = vmml_real();
-    unsigned flags;
-    int active = 0;
-
-    if (real == NULL || real->cuCtxGetDevice(device) == CUDA_SUCCESS)
-        return false;
-    *device = found;
-    if (found < 0 && real->cuDeviceGet(device, 0) != CUDA_SUCCESS)
-        return false;
-    if (real->cuDevicePrimaryCtxGetState(*device, &flags, &active) !=
-        CUDA_SUCCESS)
-        return false;
-    *no_primary = !active;
-    return true;
 }

@@ -248,8 +248,7 @@ static const uint8_t *block_of(vmml_uct_component_h component,
  * it. */
 struct prepared {
     vmml_ucs_status_t status; /* VMML_UCS_OK also for keys that are not ours */
-    bool bare;                /* one of ours, and there is no context */
-    bool no_primary;
+    bool ours;                /* UCX opens it by a call that is answered here */
     int device;
 };
 
@@ -257,8 +256,6 @@ struct prepared {
 static vmml_ucs_status_t look_at_other(const struct vmml_uct *uct,
                                        const void *buffer, uint8_t sys_device)
 {
-    bool has_context;
-
     if (vmml_handle_is_foreign(buffer, VMML_HANDLE_SCAN)) {
         if (VMML_LOST(VERSION))
             vmml_warn("no fast lane by a key that another version of "
@@ -268,7 +265,7 @@ static vmml_ucs_status_t look_at_other(const struct vmml_uct *uct,
     }
     /* UCX's own key: without a context its lane is lost too. */
     if (vmml_conf()->on && vmml_real() != NULL &&
-        vmml_unpack_device(uct, sys_device, &has_context) < 0)
+        vmml_unpack_device(uct, sys_device) < 0)
         vmml_warn_no_context();
     return VMML_UCS_OK;
 }
@@ -304,7 +301,6 @@ static vmml_ucs_status_t look(const struct vmml_uct *uct,
     struct vmml_handle handle;
     const uint8_t *block;
     int offset;
-    bool has_context;
     int device;
 
     if (vmml_in_child || !vmml_is_cuda_ipc(component))
@@ -322,13 +318,11 @@ static vmml_ucs_status_t look(const struct vmml_uct *uct,
     if (!is_readable(uct, component, &handle))
         return VMML_UCS_ERR_UNREACHABLE;
     block = block_of(component, buffer, offset, &handle);
-    device = vmml_unpack_device(uct, sys_device, &has_context);
     /* UCX opens a fabric handle itself, and that needs a context. */
-    if (block == NULL && !has_context)
-        prepared->bare = vmml_unpack_lacks_context(device, &prepared->device,
-                                                   &prepared->no_primary);
-    if (prepared->bare)
-        device = prepared->device;
+    device = block != NULL ? vmml_unpack_device(uct, sys_device)
+                           : vmml_unpack_device_of_ours(uct, sys_device);
+    prepared->ours = block == NULL && device >= 0;
+    prepared->device = device;
     if (device < 0 && vmml_real() != NULL)
         vmml_warn_no_context();
     if (vmml_mirror_prepare_key(&handle, block, device)) {
@@ -342,15 +336,15 @@ __attribute__((noinline)) static struct prepared
 prepare(const struct vmml_uct *uct, vmml_uct_component_h component,
         const void *buffer, uint8_t sys_device)
 {
-    struct prepared prepared = {.bare = false};
+    struct prepared prepared = {.ours = false};
 
     prepared.status = look(uct, component, buffer, sys_device, &prepared);
     return prepared;
 }
 
 /* Without a context UCX is told of one while it unpacks a key of ours: to open
- * that takes none. */
-__attribute__((noinline)) static vmml_ucs_status_t unpack_bare(
+ * that takes none (ucx/context.c). */
+__attribute__((noinline)) static vmml_ucs_status_t unpack_ours(
     const struct vmml_uct *uct, vmml_uct_component_h component,
     const void *buffer, const struct vmml_uct_rkey_unpack_params *params,
     struct vmml_uct_rkey_bundle *bundle, bool v2, struct prepared prepared)
@@ -359,7 +353,6 @@ __attribute__((noinline)) static vmml_ucs_status_t unpack_bare(
         .kind = VMML_SCOPE_UNPACK,
         .uct = uct,
         .device = prepared.device,
-        .no_primary = prepared.no_primary,
     };
     vmml_ucs_status_t status;
 
@@ -370,7 +363,7 @@ __attribute__((noinline)) static vmml_ucs_status_t unpack_bare(
     return status;
 }
 
-/* From 1.19 on the one calls the other, and may jump to it: then unpack_bare()
+/* From 1.19 on the one calls the other, and may jump to it: then unpack_ours()
  * is who called. */
 static const struct vmml_uct *uct_of(const void *caller)
 {
@@ -395,8 +388,8 @@ vmml_ucs_status_t vmml_uct_rkey_unpack(const void *caller,
     prepared = prepare(uct, component, buffer, VMML_UCS_SYS_DEVICE_UNKNOWN);
     if (prepared.status != VMML_UCS_OK)
         return prepared.status;
-    if (prepared.bare)
-        return unpack_bare(uct, component, buffer, NULL, bundle, false,
+    if (prepared.ours)
+        return unpack_ours(uct, component, buffer, NULL, bundle, false,
                            prepared);
     return uct->uct_rkey_unpack(component, buffer, bundle);
 }
@@ -419,8 +412,8 @@ vmml_uct_rkey_unpack_v2(const void *caller, vmml_uct_component_h component,
     prepared = prepare(uct, component, buffer, sys_device);
     if (prepared.status != VMML_UCS_OK)
         return prepared.status;
-    if (prepared.bare)
-        return unpack_bare(uct, component, buffer, params, bundle, true,
+    if (prepared.ours)
+        return unpack_ours(uct, component, buffer, params, bundle, true,
                            prepared);
     return uct->uct_rkey_unpack_v2(component, buffer, params, bundle);
 }

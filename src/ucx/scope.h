@@ -2,7 +2,7 @@
 /*
  * What UCX is doing on this thread, for the driver hooks that it calls while
  * it does: inside a pack of a taken registration, inside a memory query, inside
- * the unpack of a key of ours without a context, or none of these.
+ * the unpack of a key of ours that is served, or none of these.
  */
 #ifndef VMML_UCX_SCOPE_H
 #define VMML_UCX_SCOPE_H
@@ -21,9 +21,10 @@ struct vmml_scope {
     struct vmml_pack *pack;             /* VMML_SCOPE_PACK */
     struct vmml_range_request *request; /* VMML_SCOPE_QUERY */
     const struct vmml_uct *uct;         /* VMML_SCOPE_UNPACK: in which */
-    CUdevice device;                    /* VMML_SCOPE_UNPACK: no context is
-                                         * current, and the key is for this */
-    bool no_primary;                    /* nor has it an active primary one */
+    CUdevice device;                    /* VMML_SCOPE_UNPACK: for which */
+    bool settled;                       /* UCX has asked for a context, */
+    bool bare;                          /* and none is current, */
+    bool no_primary;                    /* nor has the device a primary one */
     unsigned pushed;                    /* contexts that there are none of */
     struct vmml_scope *outer;
 };

@@ -73,13 +73,26 @@ CUresult vmml_mirror_post(struct vmml_copy *copies, size_t count, bool no_holes,
                           CUstream stream, CUresult (*post)(void *arg),
                           void *arg);
 
+/* Copies from here on may be posted in pieces: see below. */
+#define VMML_CUT_LENGTH ((size_t)48 << 20)
+
+/*
+ * The same for one copy that is shorter than VMML_CUT_LENGTH, by
+ * cuMemcpyDtoDAsync, where nothing has to be found out first: with one end on a
+ * mirror that is up to date, or none. *result: as above. False: nothing was
+ * posted, and vmml_mirror_post() is to be called.
+ */
+struct vmml_real;
+bool vmml_mirror_post_short(const struct vmml_real *real,
+                            const struct vmml_copy *copy, CUstream stream,
+                            CUresult *result);
+
 /*
  * How to post a copy. The driver looks at each chunk of both ranges before the
  * GPU begins. So a copy over many chunks is posted in pieces, each `growth`
  * times the one before: the GPU works on one while the driver looks at the
  * next. Anywhere else `first` is the whole length.
  */
-struct vmml_real;
 struct vmml_pieces {
     size_t first;
     size_t growth;

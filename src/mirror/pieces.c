@@ -14,9 +14,8 @@
 
 #define MIB ((size_t)1 << 20)
 
-/* From so many chunks on, and from this length, a copy is cut. */
+/* From so many chunks on, and from VMML_CUT_LENGTH, a copy is cut. */
 #define CUT_CHUNKS 20
-#define CUT_LENGTH (48 * MIB)
 
 /* Of larger chunks, which the GPU takes long for, only long copies. */
 #define LONG_LENGTH (192 * MIB)
@@ -82,7 +81,7 @@ struct vmml_pieces vmml_mirror_pieces(const struct vmml_real *real,
     struct vmml_pieces whole = {copy->length, 1};
     size_t chunk;
 
-    if (copy->length < CUT_LENGTH)
+    if (copy->length < VMML_CUT_LENGTH)
         return whole;
     chunk = bytes_per_chunk(real, copy);
     if (chunk == 0 || copy->length / chunk < CUT_CHUNKS)

@@ -324,3 +324,84 @@ CUresult vmml_mirror_post(struct vmml_copy *copies, size_t count, bool no_holes,
         free(ends);
     return result;
 }
+
+/* --- one short copy --------------------------------------------------------
+ */
+
+/* Inside, or NULL where something is to be found out first. */
+static struct vmml_mirror *enter_short(CUdeviceptr address, size_t length)
+{
+    struct vmml_mirror *mirror = vmml_index_find(address);
+    uint64_t offset;
+
+    if (mirror == NULL)
+        return NULL;
+    offset = address - mirror->address;
+    if (offset > mirror->size || length > mirror->size - offset)
+        return NULL;
+    atomic_fetch_add(&mirror->inside, 1);
+    if (!atomic_load(&mirror->closing) && vmml_mirror_is_good(mirror) &&
+        atomic_load(&mirror->shift) == 0)
+        return mirror;
+    atomic_fetch_sub(&mirror->inside, 1);
+    return NULL;
+}
+
+static CUresult post_one(const struct vmml_real *real,
+                         const struct vmml_copy *copy, CUstream stream,
+                         struct vmml_stream_set *set)
+{
+    CUresult result = vmml_order_begin_copy(stream, set);
+    CUresult ended;
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    result =
+        real->cuMemcpyDtoDAsync_v2(copy->dst, copy->src, copy->length, stream);
+    ended = vmml_order_end_copy(stream);
+    return result != CUDA_SUCCESS ? result : ended;
+}
+
+/* False: nothing was posted. A copy that the driver refused may be over a chunk
+ * that was published after the last sync. */
+static bool post_on(struct vmml_mirror *mirror, const struct vmml_real *real,
+                    const struct vmml_copy *copy, CUstream stream,
+                    CUresult *result)
+{
+    bool posted;
+
+    *result = post_one(real, copy, stream, &mirror->posted);
+    posted =
+        *result != CUDA_ERROR_INVALID_VALUE || vmml_mirror_is_current(mirror);
+    atomic_fetch_sub(&mirror->inside, 1);
+    if (*result == CUDA_SUCCESS) {
+        vmml_count(copies);
+        vmml_count_by(copied_bytes, copy->length);
+    }
+    return posted;
+}
+
+bool vmml_mirror_post_short(const struct vmml_real *real,
+                            const struct vmml_copy *copy, CUstream stream,
+                            CUresult *result)
+{
+    bool src = vmml_index_may_hold(copy->src);
+    struct vmml_mirror *mirror;
+    bool posted = false;
+    unsigned use;
+
+    if (copy->length >= VMML_CUT_LENGTH ||
+        (src && vmml_index_may_hold(copy->dst)) ||
+        __atomic_load_n(&vmml_log_level, __ATOMIC_RELAXED) >= VMML_LOG_TRACE)
+        return false;
+    if (!src && !vmml_index_may_hold(copy->dst)) {
+        *result = post_one(real, copy, stream, NULL);
+        return true;
+    }
+    use = vmml_use_begin();
+    mirror = enter_short(src ? copy->src : copy->dst, copy->length);
+    if (mirror != NULL)
+        posted = post_on(mirror, real, copy, stream, result);
+    vmml_use_end(use);
+    return posted;
+}

@@ -362,8 +362,8 @@ static CUresult post_one(const struct vmml_real *real,
     return result != CUDA_SUCCESS ? result : ended;
 }
 
-/* False: nothing was posted. A copy that the driver refused may be over a chunk
- * that was published after the last sync. */
+/* False: to be posted once more. A copy that the driver refused may be over a
+ * chunk that was published after the last sync. */
 static bool post_on(struct vmml_mirror *mirror, const struct vmml_real *real,
                     const struct vmml_copy *copy, CUstream stream,
                     CUresult *result)

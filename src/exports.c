@@ -12,11 +12,7 @@
 
 #define VMML_EXPORT __attribute__((visibility("default")))
 
-#define VMML_CALLER __builtin_return_address(0)
-/* The first is all that most calls need. */
-#define VMML_NO_DRIVER                                                         \
-    (atomic_load_explicit(&vmml_real_found, memory_order_relaxed) == NULL &&   \
-     vmml_real() == NULL)
+#define VMML_CALLER     __builtin_return_address(0)
 #define VMML_ARGS_(...) (VMML_CALLER, __VA_ARGS__)
 #define VMML_ARGS(args) VMML_ARGS_ args
 
@@ -28,7 +24,7 @@
 #define VMML_CU(name, params, args)                                            \
     VMML_EXPORT CUresult name params                                           \
     {                                                                          \
-        if (__builtin_expect(VMML_NO_DRIVER, 0)) {                             \
+        if (__builtin_expect(vmml_real() == NULL, 0)) {                        \
             __typeof__(name) *next =                                           \
                 (__typeof__(name) *)vmml_door_next(VMML_CALLER, #name);        \
                                                                                \

@@ -152,11 +152,25 @@ static bool write_known(struct known *known, const struct vmml_module *module)
     return true;
 }
 
-/* Its entry, made when it is new; NULL: it gets none. */
-static struct known *known_of(const struct vmml_module *module)
+static size_t known_place(const struct vmml_module *module)
 {
-    size_t first = ((uintptr_t)module->start >> 12) * 0x9e3779b97f4a7c15ull >>
-                   57; /* of 128 */
+    return ((uintptr_t)module->start >> 12) * 0x9e3779b97f4a7c15ull >>
+           57; /* of 128 */
+}
+
+static bool is_known_as(const struct known *known,
+                        const struct vmml_module *module)
+{
+    return atomic_load_explicit(&known->state, memory_order_acquire) ==
+               WRITTEN &&
+           known->start == module->start &&
+           strcmp(known->name, module->name) == 0;
+}
+
+/* Its entry, made when it is new; NULL: it gets none. */
+static struct known *look_up_known(const struct vmml_module *module)
+{
+    size_t first = known_place(module);
     size_t i;
 
     for (i = 0; i < KNOWN_MODULES; i++) {
@@ -173,11 +187,17 @@ static struct known *known_of(const struct vmml_module *module)
         if (atomic_load_explicit(&known->state, memory_order_acquire) !=
             WRITTEN)
             return NULL; /* another thread is at it */
-        if (known->start == module->start &&
-            strcmp(known->name, module->name) == 0)
+        if (is_known_as(known, module))
             return known;
     }
     return NULL;
+}
+
+static inline struct known *known_of(const struct vmml_module *module)
+{
+    struct known *known = &known_modules[known_place(module)];
+
+    return is_known_as(known, module) ? known : look_up_known(module);
 }
 
 /* *known: the entry of its module, or NULL. */
@@ -219,14 +239,11 @@ static void keep_caller(const void *caller, struct known *known)
                                    &none, caller);
 }
 
-enum vmml_caller vmml_hook_caller(const void *caller)
+enum vmml_caller vmml_hook_caller_look(const void *caller)
 {
-    enum vmml_caller class;
     struct known *known;
+    enum vmml_caller class = find_class(caller, &known);
 
-    if (vmml_caller_is_kept(caller))
-        return VMML_CALLER_UCT_CUDA;
-    class = find_class(caller, &known);
     if (class == VMML_CALLER_UCT_CUDA && known != NULL)
         keep_caller(caller, known);
     return class;

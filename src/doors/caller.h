@@ -50,7 +50,13 @@ static inline bool vmml_caller_is_kept(const void *caller)
 
 /* The same as vmml_caller_class() for who called a hook; an address in
  * libuct_cuda is kept. */
-enum vmml_caller vmml_hook_caller(const void *caller);
+enum vmml_caller vmml_hook_caller_look(const void *caller);
+
+static inline enum vmml_caller vmml_hook_caller(const void *caller)
+{
+    return vmml_caller_is_kept(caller) ? VMML_CALLER_UCT_CUDA
+                                       : vmml_hook_caller_look(caller);
+}
 
 /*
  * Does the module that holds `address` share POSIX descriptors by itself?

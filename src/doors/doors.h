@@ -6,8 +6,11 @@
 #ifndef VMML_DOORS_DOORS_H
 #define VMML_DOORS_DOORS_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "doors/caller.h"
 
 struct vmml_uct;
 
@@ -42,10 +45,19 @@ bool vmml_door_is_uct(const char *name);
 /* The real one for a caller, whose functions are `uct` (may be NULL). */
 void *vmml_door_uct_real(const struct vmml_uct *uct, const char *name);
 
+/* Return addresses that were seen, for which no module is looked up. */
+extern _Atomic(const void *) vmml_rebind_seen[VMML_KEPT_CALLERS];
+void vmml_rebind_look(const void *caller);
+
 /* Brings modules that were opened with RTLD_DEEPBIND back to the shim: called
  * with the return address of each hooked call, looks for them at the first one
  * of each module. */
-void vmml_rebind_watch(const void *caller);
+static inline void vmml_rebind_watch(const void *caller)
+{
+    if (atomic_load_explicit(&vmml_rebind_seen[vmml_kept_place(caller)],
+                             memory_order_relaxed) != caller)
+        vmml_rebind_look(caller);
+}
 
 /* The same at once; and at once when something was loaded since. */
 void vmml_rebind_scan(void);

@@ -15,12 +15,6 @@
 
 #include "doors/libc.h"
 
-/* Set by the linker: the first byte of the image and the end of its data. */
-extern const char vmml_image_start[] __asm__("__ehdr_start")
-    __attribute__((visibility("hidden")));
-extern const char vmml_image_end[] __asm__("_end")
-    __attribute__((visibility("hidden")));
-
 /* struct dl_find_object of glibc's <dlfcn.h>, which older headers lack. */
 struct vmml_found_object {
     unsigned long long flags;
@@ -41,12 +35,6 @@ _Static_assert(sizeof(struct vmml_found_object) >=
                    sizeof(struct dl_find_object),
                "struct dl_find_object");
 #endif
-
-bool vmml_is_own(const void *address)
-{
-    return (const char *)address >= vmml_image_start &&
-           (const char *)address < vmml_image_end;
-}
 
 static int vmml_no_find_object(void *address, struct vmml_found_object *out)
 {

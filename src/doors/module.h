@@ -36,7 +36,17 @@ enum vmml_caller vmml_file_class(const char *file);
  * loaded at its place later. */
 uint64_t vmml_module_identity(const struct vmml_module *module);
 
+/* Set by the linker: the first byte of the shim and the end of its data. */
+extern const char vmml_image_start[] __asm__("__ehdr_start")
+    __attribute__((visibility("hidden")));
+extern const char vmml_image_end[] __asm__("_end")
+    __attribute__((visibility("hidden")));
+
 /* Is `address` inside the shim? */
-bool vmml_is_own(const void *address);
+static inline bool vmml_is_own(const void *address)
+{
+    return (const char *)address >= vmml_image_start &&
+           (const char *)address < vmml_image_end;
+}
 
 #endif

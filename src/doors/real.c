@@ -47,7 +47,7 @@ static struct vmml_real *vmml_real_place(void)
     return calloc(1, sizeof(struct vmml_real));
 }
 
-static const struct vmml_real *vmml_real_search(void)
+const struct vmml_real *vmml_real_search(void)
 {
     /* Keeps the library for as long as its addresses are kept. */
     void *handle = dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
@@ -66,14 +66,6 @@ static const struct vmml_real *vmml_real_search(void)
     if (atomic_compare_exchange_strong(&vmml_real_found, &found, own))
         return own;
     return found;
-}
-
-const struct vmml_real *vmml_real(void)
-{
-    const struct vmml_real *real =
-        atomic_load_explicit(&vmml_real_found, memory_order_acquire);
-
-    return real != NULL ? real : vmml_real_search();
 }
 
 /* One for each module that called. Never freed. */

@@ -5,6 +5,7 @@
 #ifndef VMML_DOORS_REAL_H
 #define VMML_DOORS_REAL_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "cuda_abi.h"
@@ -35,6 +36,9 @@ struct vmml_uct {
                             unsigned *release);
 };
 
+extern _Atomic(const struct vmml_real *) vmml_real_found;
+const struct vmml_real *vmml_real_search(void);
+
 /*
  * The driver's own functions.
  *
@@ -45,10 +49,13 @@ struct vmml_uct {
  *
  * Returns NULL when the process has no libcuda.
  */
-const struct vmml_real *vmml_real(void);
+static inline const struct vmml_real *vmml_real(void)
+{
+    const struct vmml_real *real =
+        atomic_load_explicit(&vmml_real_found, memory_order_acquire);
 
-/* What that returns, or NULL while nobody has asked for it. */
-extern _Atomic(const struct vmml_real *) vmml_real_found;
+    return __builtin_expect(real != NULL, 1) ? real : vmml_real_search();
+}
 
 /*
  * The UCX functions that the module containing `caller` is bound to: looked

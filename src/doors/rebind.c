@@ -54,10 +54,9 @@ static bool vmml_is_ucx_file(const char *file)
  * for further ones. */
 static _Atomic uint64_t vmml_rebind_done[128];
 
-/* Modules that have called, by the start of their mapping; and return addresses
- * that were seen, for which no module is looked up. */
+/* Modules that have called, by the start of their mapping. */
 static _Atomic uint64_t vmml_rebind_callers[128];
-static _Atomic(const void *) vmml_rebind_seen[256];
+_Atomic(const void *) vmml_rebind_seen[VMML_KEPT_CALLERS];
 
 static bool vmml_set_has(_Atomic uint64_t *set, uint64_t value)
 {
@@ -283,14 +282,12 @@ void vmml_rebind_scan_new(void)
         vmml_rebind_scan();
 }
 
-void vmml_rebind_watch(const void *caller)
+void vmml_rebind_look(const void *caller)
 {
-    _Atomic(const void *) *seen = &vmml_rebind_seen[vmml_kept_place(caller)];
     struct vmml_module module;
 
-    if (atomic_load_explicit(seen, memory_order_relaxed) == caller)
-        return;
-    atomic_store_explicit(seen, caller, memory_order_relaxed);
+    atomic_store_explicit(&vmml_rebind_seen[vmml_kept_place(caller)], caller,
+                          memory_order_relaxed);
     if (!vmml_module_find(caller, &module) ||
         vmml_set_has(vmml_rebind_callers, (uintptr_t)module.start) ||
         !vmml_set_add(vmml_rebind_callers, (uintptr_t)module.start))

@@ -19,8 +19,7 @@
 static bool is_ucx(const void *caller)
 {
     return !vmml_in_child && vmml_conf()->on &&
-           (vmml_caller_is_kept(caller) ||
-            vmml_hook_caller(caller) == VMML_CALLER_UCT_CUDA);
+           vmml_hook_caller(caller) == VMML_CALLER_UCT_CUDA;
 }
 
 CUresult vmml_cuIpcOpenMemHandle_v2(const void *caller, CUdeviceptr *ptr,
@@ -101,11 +100,14 @@ static CUresult post_single(void *arg)
     return CUDA_SUCCESS;
 }
 
-__attribute__((noinline)) static CUresult
-post_long(const struct vmml_real *real, struct vmml_copy copy, CUstream stream)
+static CUresult post(const struct vmml_real *real, struct vmml_copy copy,
+                     CUstream stream)
 {
     struct single single = {real, copy, stream};
+    CUresult result;
 
+    if (vmml_mirror_post_short(real, &copy, stream, &result))
+        return result;
     return vmml_mirror_post(&single.copy, 1, false, stream, post_single,
                             &single);
 }
@@ -115,16 +117,12 @@ CUresult vmml_cuMemcpyDtoDAsync_v2(const void *caller, CUdeviceptr dst,
                                    CUstream stream)
 {
     const struct vmml_real *real = vmml_real();
-    struct vmml_copy copy = {dst, src, length};
-    CUresult result;
 
     if (real == NULL || real->cuMemcpyDtoDAsync_v2 == NULL)
         return VMML_CU_MISSING;
     if (!is_ucx(caller))
         return real->cuMemcpyDtoDAsync_v2(dst, src, length, stream);
-    if (vmml_mirror_post_short(real, &copy, stream, &result))
-        return result;
-    return post_long(real, copy, stream);
+    return post(real, (struct vmml_copy){dst, src, length}, stream);
 }
 
 struct batch {

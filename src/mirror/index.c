@@ -54,25 +54,35 @@ static struct vmml_mirror *find_once(uint64_t address)
     return atomic_load_explicit(&spans[i].mirror, memory_order_relaxed);
 }
 
-struct vmml_mirror *vmml_index_find(uint64_t address)
+struct vmml_mirror *vmml_index_find_at(uint64_t address, unsigned *state)
 {
     struct vmml_mirror *mirror;
-    unsigned before;
 
-    if (!vmml_index_may_hold(address))
-        return NULL;
     for (;;) {
-        before = atomic_load_explicit(&index_.sequence, memory_order_acquire);
-        if (before & 1) {
+        *state = atomic_load_explicit(&index_.sequence, memory_order_acquire);
+        if (*state & 1) {
             sched_yield();
             continue;
         }
         mirror = find_once(address);
         atomic_thread_fence(memory_order_acquire);
         if (atomic_load_explicit(&index_.sequence, memory_order_relaxed) ==
-            before)
+            *state)
             return mirror;
     }
+}
+
+bool vmml_index_is(unsigned state)
+{
+    return atomic_load(&index_.sequence) == state;
+}
+
+struct vmml_mirror *vmml_index_find(uint64_t address)
+{
+    unsigned state;
+
+    return vmml_index_may_hold(address) ? vmml_index_find_at(address, &state)
+                                        : NULL;
 }
 
 static void copy_span(struct span *to, const struct span *from)

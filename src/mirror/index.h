@@ -32,6 +32,11 @@ static inline bool vmml_index_may_hold(uint64_t address)
  * which an entry is added or removed. */
 struct vmml_mirror *vmml_index_find(uint64_t address);
 
+/* The same. *state: of the index when it was found; it is still in the index
+ * when vmml_index_is() says that this has not changed. */
+struct vmml_mirror *vmml_index_find_at(uint64_t address, unsigned *state);
+bool vmml_index_is(unsigned state);
+
 /* Add [from, to). One caller at a time. False when memory is short. */
 bool vmml_index_add(uint64_t from, uint64_t to, struct vmml_mirror *mirror);
 

@@ -196,22 +196,26 @@ static bool find_all_memory(const struct end *ends, size_t count)
     return all;
 }
 
-/* A batch that fails may have queued some of its copies. */
+/* What failed may have queued a part all the same: some of a batch. */
+static CUresult end_copy(CUstream stream, CUresult result)
+{
+    CUresult ended = vmml_order_end_copy(stream);
+
+    return result != CUDA_SUCCESS ? result : ended;
+}
+
 static CUresult post_ordered(const struct end *ends, size_t count,
                              CUstream stream, CUresult (*post)(void *arg),
                              void *arg)
 {
     CUresult result;
-    CUresult ended;
 
     if (!find_all_memory(ends, count))
         return CUDA_ERROR_INVALID_VALUE;
     result = order_all(ends, count, stream);
     if (result != CUDA_SUCCESS)
         return result;
-    result = post(arg);
-    ended = vmml_order_end_copy(stream);
-    return result != CUDA_SUCCESS ? result : ended;
+    return end_copy(stream, post(arg));
 }
 
 /* Is there a mirror among the ends whose window has changed? A chunk that was
@@ -328,22 +332,31 @@ CUresult vmml_mirror_post(struct vmml_copy *copies, size_t count, bool no_holes,
 /* --- one short copy --------------------------------------------------------
  */
 
-/* Inside, or NULL where something is to be found out first. */
-static struct vmml_mirror *enter_short(CUdeviceptr address, size_t length)
+/* Inside. */
+static bool is_good_for(struct vmml_mirror *mirror, CUdeviceptr address,
+                        size_t length)
 {
-    struct vmml_mirror *mirror = vmml_index_find(address);
-    uint64_t offset;
+    uint64_t offset = address - mirror->address;
 
-    if (mirror == NULL)
+    return offset <= mirror->size && length <= mirror->size - offset &&
+           !atomic_load(&mirror->closing) && vmml_mirror_is_good(mirror) &&
+           atomic_load(&mirror->shift) == 0;
+}
+
+/* Inside *mirror, or NULL where something is to be found out first. */
+static struct vmml_posting *enter_short(CUdeviceptr address, size_t length,
+                                        struct vmml_mirror **mirror)
+{
+    struct vmml_posting *posting;
+    unsigned state;
+
+    *mirror = vmml_index_find_at(address, &state);
+    posting = *mirror == NULL ? NULL : vmml_posting_begin(*mirror);
+    if (posting == NULL)
         return NULL;
-    offset = address - mirror->address;
-    if (offset > mirror->size || length > mirror->size - offset)
-        return NULL;
-    atomic_fetch_add(&mirror->inside, 1);
-    if (!atomic_load(&mirror->closing) && vmml_mirror_is_good(mirror) &&
-        atomic_load(&mirror->shift) == 0)
-        return mirror;
-    atomic_fetch_sub(&mirror->inside, 1);
+    if (vmml_index_is(state) && is_good_for(*mirror, address, length))
+        return posting;
+    vmml_posting_end(posting);
     return NULL;
 }
 
@@ -352,14 +365,12 @@ static CUresult post_one(const struct vmml_real *real,
                          struct vmml_stream_set *set)
 {
     CUresult result = vmml_order_begin_copy(stream, set);
-    CUresult ended;
 
     if (result != CUDA_SUCCESS)
         return result;
     result =
         real->cuMemcpyDtoDAsync_v2(copy->dst, copy->src, copy->length, stream);
-    ended = vmml_order_end_copy(stream);
-    return result != CUDA_SUCCESS ? result : ended;
+    return end_copy(stream, result);
 }
 
 /* False: to be posted once more. A copy that the driver refused may be over a
@@ -368,17 +379,13 @@ static bool post_on(struct vmml_mirror *mirror, const struct vmml_real *real,
                     const struct vmml_copy *copy, CUstream stream,
                     CUresult *result)
 {
-    bool posted;
-
     *result = post_one(real, copy, stream, &mirror->posted);
-    posted =
-        *result != CUDA_ERROR_INVALID_VALUE || vmml_mirror_is_current(mirror);
-    atomic_fetch_sub(&mirror->inside, 1);
-    if (*result == CUDA_SUCCESS) {
-        vmml_count(copies);
-        vmml_count_by(copied_bytes, copy->length);
-    }
-    return posted;
+    if (*result != CUDA_SUCCESS)
+        return *result != CUDA_ERROR_INVALID_VALUE ||
+               vmml_mirror_is_current(mirror);
+    vmml_count(copies);
+    vmml_count_by(copied_bytes, copy->length);
+    return true;
 }
 
 bool vmml_mirror_post_short(const struct vmml_real *real,
@@ -386,22 +393,22 @@ bool vmml_mirror_post_short(const struct vmml_real *real,
                             CUresult *result)
 {
     bool src = vmml_index_may_hold(copy->src);
+    bool dst = vmml_index_may_hold(copy->dst);
+    struct vmml_posting *posting;
     struct vmml_mirror *mirror;
-    bool posted = false;
-    unsigned use;
+    bool posted;
 
-    if (copy->length >= VMML_CUT_LENGTH ||
-        (src && vmml_index_may_hold(copy->dst)) ||
+    if (copy->length >= VMML_CUT_LENGTH || (src && dst) ||
         __atomic_load_n(&vmml_log_level, __ATOMIC_RELAXED) >= VMML_LOG_TRACE)
         return false;
-    if (!src && !vmml_index_may_hold(copy->dst)) {
+    if (!src && !dst) {
         *result = post_one(real, copy, stream, NULL);
         return true;
     }
-    use = vmml_use_begin();
-    mirror = enter_short(src ? copy->src : copy->dst, copy->length);
-    if (mirror != NULL)
-        posted = post_on(mirror, real, copy, stream, result);
-    vmml_use_end(use);
+    posting = enter_short(src ? copy->src : copy->dst, copy->length, &mirror);
+    if (posting == NULL)
+        return false;
+    posted = post_on(mirror, real, copy, stream, result);
+    vmml_posting_end(posting);
     return posted;
 }

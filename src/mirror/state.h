@@ -63,7 +63,8 @@ struct vmml_mirror {
     _Atomic(const _Atomic uint64_t *) revoked; /* in the ledger; NULL: look */
     _Atomic uint64_t revoked_seen;
     atomic_bool has_stale;
-    atomic_uint inside;  /* threads between check and post */
+    atomic_uint inside;  /* threads between check and post, besides those that
+                          * post a short copy (mirror/use.h) */
     atomic_bool closing; /* no new poster may enter */
     struct vmml_stream_set posted;
 

@@ -15,6 +15,7 @@
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/remedy.h"
+#include "mirror/use.h"
 #include "stats/count.h"
 #include "stats/stats.h"
 
@@ -91,7 +92,9 @@ static bool keep_posters_out(struct vmml_mirror *mirror)
     unsigned tries;
 
     atomic_store(&mirror->closing, true);
-    for (tries = 0; atomic_load(&mirror->inside) != 0; tries++) {
+    for (tries = 0;
+         atomic_load(&mirror->inside) != 0 || vmml_posting_is_in(mirror);
+         tries++) {
         if (is_past(&limit)) {
             atomic_store(&mirror->closing, false);
             return false;

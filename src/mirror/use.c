@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "mirror/use.h"
 
-#include <stdatomic.h>
+#include <string.h>
 
 /*
  * Two counts, as in sleepable RCU (McKenney, "Sleepable Read-Copy Update",
@@ -15,8 +15,11 @@ static struct {
     atomic_uint current;
 } use;
 
+struct vmml_posting vmml_postings[VMML_STATS_SHARDS];
+
 /* The freeing thread's. */
 static bool seen[2];
+static uint64_t sealed_turns[VMML_STATS_SHARDS];
 
 unsigned vmml_use_begin(void)
 {
@@ -37,10 +40,37 @@ void vmml_use_end(unsigned current)
     atomic_fetch_sub_explicit(&use.inside[current], 1, memory_order_release);
 }
 
+bool vmml_posting_is_in(const struct vmml_mirror *mirror)
+{
+    unsigned i;
+
+    for (i = 1; i < VMML_STATS_SHARDS; i++)
+        if ((atomic_load(&vmml_postings[i].turn) & 1) != 0 &&
+            atomic_load(&vmml_postings[i].mirror) == mirror)
+            return true;
+    return false;
+}
+
+/* Whoever was inside at the seal has left since. */
+static bool are_postings_over(void)
+{
+    unsigned i;
+
+    for (i = 1; i < VMML_STATS_SHARDS; i++)
+        if ((sealed_turns[i] & 1) != 0 &&
+            atomic_load(&vmml_postings[i].turn) == sealed_turns[i])
+            return false;
+    return true;
+}
+
 void vmml_use_seal(void)
 {
+    unsigned i;
+
     atomic_thread_fence(memory_order_seq_cst);
     seen[0] = seen[1] = false;
+    for (i = 1; i < VMML_STATS_SHARDS; i++)
+        sealed_turns[i] = atomic_load(&vmml_postings[i].turn);
 }
 
 bool vmml_use_is_over(void)
@@ -52,11 +82,12 @@ bool vmml_use_is_over(void)
         seen[i] |= atomic_load(&use.inside[i]) == 0;
     if (seen[current ^ 1] && !seen[current])
         atomic_store(&use.current, current ^ 1);
-    return seen[0] && seen[1];
+    return seen[0] && seen[1] && are_postings_over();
 }
 
 void vmml_use_fork_child(void)
 {
     atomic_store(&use.inside[0], 0);
     atomic_store(&use.inside[1], 0);
+    memset(vmml_postings, 0, sizeof(vmml_postings));
 }

@@ -6,7 +6,14 @@
 #ifndef VMML_MIRROR_USE_H
 #define VMML_MIRROR_USE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "stats/count.h"
+
+struct vmml_mirror;
 
 /* From here on pointers that are found stay good until vmml_use_end() is
  * called with what this returned. May be nested, and may take long. */
@@ -14,9 +21,51 @@ unsigned vmml_use_begin(void);
 void vmml_use_end(unsigned use);
 
 /*
+ * The thread that posts one short copy says so in a place of its own: a use,
+ * and a poster inside that mirror, by one atomic operation and on a cache line
+ * that no other thread writes (hazard pointers: Michael, 2004). Threads have
+ * the place of their statistics.
+ */
+struct vmml_posting {
+    _Atomic uint64_t turn; /* odd: inside */
+    _Atomic(const struct vmml_mirror *) mirror;
+} __attribute__((aligned(64)));
+
+extern struct vmml_posting vmml_postings[VMML_STATS_SHARDS];
+
+/* The mirror may be gone, and be used only when it is found to be in the index
+ * after this. NULL: this thread has no place, or is inside already. */
+static inline struct vmml_posting *
+vmml_posting_begin(const struct vmml_mirror *mirror)
+{
+    struct vmml_posting *posting = &vmml_postings[vmml_stats_shard];
+    uint64_t turn = atomic_load_explicit(&posting->turn, memory_order_relaxed);
+
+    if (posting == vmml_postings || (turn & 1) != 0)
+        return NULL;
+    atomic_store_explicit(&posting->mirror, mirror, memory_order_relaxed);
+    atomic_exchange(&posting->turn, turn + 1);
+    /* As in vmml_use_begin(). */
+#if !defined(__x86_64__)
+    atomic_thread_fence(memory_order_seq_cst);
+#endif
+    return posting;
+}
+
+static inline void vmml_posting_end(struct vmml_posting *posting)
+{
+    uint64_t turn = atomic_load_explicit(&posting->turn, memory_order_relaxed);
+
+    atomic_store_explicit(&posting->turn, turn + 1, memory_order_release);
+}
+
+/* Is a thread inside this mirror? */
+bool vmml_posting_is_in(const struct vmml_mirror *mirror);
+
+/*
  * For the one thread that frees. After things were taken out of the tables:
  * vmml_use_seal(); they may be freed when vmml_use_is_over() has said so. Waits
- * for nobody.
+ * for nobody, and minds postings too.
  */
 void vmml_use_seal(void);
 bool vmml_use_is_over(void);

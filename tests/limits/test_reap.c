@@ -287,6 +287,28 @@ static void a_user_keeps_what_was_taken_out(void)
     wait_for_frees(1);
 }
 
+/* One who posts a short copy, too. */
+static void a_poster_keeps_what_was_taken_out(void)
+{
+    struct vmml_posting *posting;
+    struct pair pair;
+
+    start(&pair, 1);
+    pair.mirror = im_attach(pair.key);
+    CHECK(im_close(pair.mirror));
+    vmml_count(copies);
+    posting = vmml_posting_begin(NULL);
+    CHECK(posting != NULL);
+    CHECK(vmml_posting_begin(NULL) == NULL);
+    ex_kill(&pair.ex);
+    let_the_watcher_look();
+    CHECK(maps_of("vmmlane-ledger") == 1);
+    CHECK_EQUAL(sim_call_count("cuMemAddressFree"), 0);
+    vmml_posting_end(posting);
+    CHECK(lane_wait(no_ledger, NULL));
+    wait_for_frees(1);
+}
+
 /* --- churn ---------------------------------------------------------------- */
 
 /* A mirror for each of many exporters that end at once. UCX closes it, or does
@@ -396,6 +418,7 @@ int main(int argc, char **argv)
         LANE_PAIR(pinned_and_empty_stays),
         LANE_PAIR(device_elements_keep_everything),
         LANE_PAIR(a_user_keeps_what_was_taken_out),
+        LANE_PAIR(a_poster_keeps_what_was_taken_out),
         LANE_PAIR(churn_of_exporters),
         LANE_PAIR(races),
     };

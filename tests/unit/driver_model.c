@@ -399,7 +399,9 @@ static CUresult get_device_attribute(int *value, CUdevice_attribute attribute,
     return leave(MODEL_cuDeviceGetAttribute, 0, CUDA_SUCCESS);
 }
 
-const struct vmml_real *vmml_real(void)
+_Atomic(const struct vmml_real *) vmml_real_found;
+
+const struct vmml_real *vmml_real_search(void)
 {
     static const struct vmml_real real = {
         .cuMemGetAddressRange_v2 = get_range,
@@ -446,7 +448,9 @@ enum vmml_caller vmml_caller_class(const void *address)
     return model_caller;
 }
 
-enum vmml_caller vmml_hook_caller(const void *caller)
+_Atomic(const void *) vmml_kept_callers[VMML_KEPT_CALLERS];
+
+enum vmml_caller vmml_hook_caller_look(const void *caller)
 {
     return vmml_caller_class(caller);
 }

@@ -297,7 +297,9 @@ static CUresult destroy_stream(CUstream stream)
     return leave(CUDA_SUCCESS);
 }
 
-const struct vmml_real *vmml_real(void)
+_Atomic(const struct vmml_real *) vmml_real_found;
+
+const struct vmml_real *vmml_real_search(void)
 {
     static const struct vmml_real real = {
         .cuCtxGetCurrent = get_current,

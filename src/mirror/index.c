@@ -14,12 +14,12 @@ struct span {
 /* A sorted array under a sequence lock. A replaced array is kept: a reader may
  * still be in it, and each is half as large as the next. */
 static struct {
-    atomic_uint sequence; /* odd while it is written */
     _Atomic(struct span *) spans;
     _Atomic size_t count;
     size_t capacity;
 } index_;
 
+atomic_uint vmml_index_sequence; /* odd while it is written */
 struct vmml_index_bounds vmml_index_bounds = {.lowest = UINT64_MAX};
 
 static size_t first_above(const struct span *spans, size_t count,
@@ -39,7 +39,7 @@ static size_t first_above(const struct span *spans, size_t count,
     return low;
 }
 
-static struct vmml_mirror *find_once(uint64_t address)
+static bool look_once(uint64_t address, struct vmml_index_entry *entry)
 {
     /* The count first: the array that is read after it is large enough. It
      * may have shrunk since; what lies behind the end is old entries. */
@@ -48,41 +48,47 @@ static struct vmml_mirror *find_once(uint64_t address)
         atomic_load_explicit(&index_.spans, memory_order_acquire);
     size_t i = first_above(spans, count, address);
 
+    entry->size = 0;
     if (i == count ||
         atomic_load_explicit(&spans[i].from, memory_order_relaxed) > address)
-        return NULL;
-    return atomic_load_explicit(&spans[i].mirror, memory_order_relaxed);
+        return false;
+    entry->from = atomic_load_explicit(&spans[i].from, memory_order_relaxed);
+    entry->size =
+        atomic_load_explicit(&spans[i].to, memory_order_relaxed) - entry->from;
+    entry->mirror =
+        atomic_load_explicit(&spans[i].mirror, memory_order_relaxed);
+    return true;
 }
 
-struct vmml_mirror *vmml_index_find_at(uint64_t address, unsigned *state)
+bool vmml_index_look(uint64_t address, struct vmml_index_entry *entry)
 {
-    struct vmml_mirror *mirror;
+    unsigned before;
+    bool found;
 
     for (;;) {
-        *state = atomic_load_explicit(&index_.sequence, memory_order_acquire);
-        if (*state & 1) {
+        before =
+            atomic_load_explicit(&vmml_index_sequence, memory_order_acquire);
+        if (before & 1) {
             sched_yield();
             continue;
         }
-        mirror = find_once(address);
+        found = look_once(address, entry);
         atomic_thread_fence(memory_order_acquire);
-        if (atomic_load_explicit(&index_.sequence, memory_order_relaxed) ==
-            *state)
-            return mirror;
+        if (atomic_load_explicit(&vmml_index_sequence, memory_order_relaxed) ==
+            before)
+            break;
     }
-}
-
-bool vmml_index_is(unsigned state)
-{
-    return atomic_load(&index_.sequence) == state;
+    entry->sequence = before;
+    return found;
 }
 
 struct vmml_mirror *vmml_index_find(uint64_t address)
 {
-    unsigned state;
+    struct vmml_index_entry entry;
 
-    return vmml_index_may_hold(address) ? vmml_index_find_at(address, &state)
-                                        : NULL;
+    return vmml_index_may_hold(address) && vmml_index_look(address, &entry)
+               ? entry.mirror
+               : NULL;
 }
 
 static void copy_span(struct span *to, const struct span *from)
@@ -127,7 +133,7 @@ bool vmml_index_add(uint64_t from, uint64_t to, struct vmml_mirror *mirror)
         return false;
     spans = atomic_load(&index_.spans);
     at = first_above(spans, count, from);
-    atomic_fetch_add(&index_.sequence, 1);
+    atomic_fetch_add(&vmml_index_sequence, 1);
     atomic_thread_fence(memory_order_seq_cst);
     for (i = count; i > at; i--)
         copy_span(&spans[i], &spans[i - 1]);
@@ -139,7 +145,7 @@ bool vmml_index_add(uint64_t from, uint64_t to, struct vmml_mirror *mirror)
     if (to > atomic_load(&vmml_index_bounds.highest))
         atomic_store(&vmml_index_bounds.highest, to);
     atomic_store(&index_.count, count + 1);
-    atomic_fetch_add(&index_.sequence, 1);
+    atomic_fetch_add(&vmml_index_sequence, 1);
     return true;
 }
 
@@ -152,10 +158,10 @@ void vmml_index_remove(uint64_t from)
     if (i == count ||
         atomic_load_explicit(&spans[i].from, memory_order_relaxed) != from)
         return;
-    atomic_fetch_add(&index_.sequence, 1);
+    atomic_fetch_add(&vmml_index_sequence, 1);
     atomic_thread_fence(memory_order_seq_cst);
     for (; i + 1 < count; i++)
         copy_span(&spans[i], &spans[i + 1]);
     atomic_store(&index_.count, count - 1);
-    atomic_fetch_add(&index_.sequence, 1);
+    atomic_fetch_add(&vmml_index_sequence, 1);
 }

@@ -32,10 +32,24 @@ static inline bool vmml_index_may_hold(uint64_t address)
  * which an entry is added or removed. */
 struct vmml_mirror *vmml_index_find(uint64_t address);
 
-/* The same. *state: of the index when it was found; it is still in the index
- * when vmml_index_is() says that this has not changed. */
-struct vmml_mirror *vmml_index_find_at(uint64_t address, unsigned *state);
-bool vmml_index_is(unsigned state);
+struct vmml_index_entry {
+    uint64_t from;
+    uint64_t size; /* bytes; 0: none */
+    struct vmml_mirror *mirror;
+    unsigned sequence; /* of the index when it was read */
+};
+
+/* The same with the whole entry. False, and a size of 0, where there is none.
+ */
+bool vmml_index_look(uint64_t address, struct vmml_index_entry *entry);
+
+extern atomic_uint vmml_index_sequence;
+
+/* Is the entry still in the index? For certain only after a fence. */
+static inline bool vmml_index_has(const struct vmml_index_entry *entry)
+{
+    return atomic_load(&vmml_index_sequence) == entry->sequence;
+}
 
 /* Add [from, to). One caller at a time. False when memory is short. */
 bool vmml_index_add(uint64_t from, uint64_t to, struct vmml_mirror *mirror);

@@ -343,18 +343,23 @@ static bool is_good_for(struct vmml_mirror *mirror, CUdeviceptr address,
            atomic_load(&mirror->shift) == 0;
 }
 
-/* Inside *mirror, or NULL where something is to be found out first. */
-static struct vmml_posting *enter_short(CUdeviceptr address, size_t length,
-                                        struct vmml_mirror **mirror)
+/* Where this thread's last short copy had its end. */
+static __thread struct vmml_index_entry last
+    __attribute__((tls_model("initial-exec")));
+
+/* Inside last.mirror, or NULL where something is to be found out first. */
+static struct vmml_posting *enter_short(CUdeviceptr address, size_t length)
 {
     struct vmml_posting *posting;
-    unsigned state;
 
-    *mirror = vmml_index_find_at(address, &state);
-    posting = *mirror == NULL ? NULL : vmml_posting_begin(*mirror);
+    if (address - last.from >= last.size && !vmml_index_look(address, &last))
+        return NULL;
+    posting = vmml_posting_begin(last.mirror);
     if (posting == NULL)
         return NULL;
-    if (vmml_index_is(state) && is_good_for(*mirror, address, length))
+    if (!vmml_index_has(&last))
+        last.size = 0;
+    else if (is_good_for(last.mirror, address, length))
         return posting;
     vmml_posting_end(posting);
     return NULL;
@@ -395,7 +400,6 @@ bool vmml_mirror_post_short(const struct vmml_real *real,
     bool src = vmml_index_may_hold(copy->src);
     bool dst = vmml_index_may_hold(copy->dst);
     struct vmml_posting *posting;
-    struct vmml_mirror *mirror;
     bool posted;
 
     if (copy->length >= VMML_CUT_LENGTH || (src && dst) ||
@@ -405,10 +409,10 @@ bool vmml_mirror_post_short(const struct vmml_real *real,
         *result = post_one(real, copy, stream, NULL);
         return true;
     }
-    posting = enter_short(src ? copy->src : copy->dst, copy->length, &mirror);
+    posting = enter_short(src ? copy->src : copy->dst, copy->length);
     if (posting == NULL)
         return false;
-    posted = post_on(mirror, real, copy, stream, result);
+    posted = post_on(last.mirror, real, copy, stream, result);
     vmml_posting_end(posting);
     return posted;
 }

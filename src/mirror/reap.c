@@ -178,18 +178,20 @@ static void free_batch(void)
     }
 }
 
+static bool has_batch(void)
+{
+    return batch.mirrors != NULL || batch.peers != NULL || batch.strip != NULL;
+}
+
 bool vmml_reap(void)
 {
     bool more;
 
     if (batch.sealed && !vmml_use_is_over())
         return true;
-    batch.sealed = false;
-    free_batch();
+    if (batch.sealed)
+        free_batch();
     more = collect();
-    if (batch.mirrors != NULL || batch.peers != NULL || batch.strip != NULL) {
-        vmml_use_seal();
-        batch.sealed = true;
-    }
-    return more || batch.sealed;
+    batch.sealed = has_batch() && vmml_use_seal();
+    return more || has_batch();
 }

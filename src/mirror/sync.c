@@ -92,6 +92,10 @@ static bool keep_posters_out(struct vmml_mirror *mirror)
     unsigned tries;
 
     atomic_store(&mirror->closing, true);
+    if (!vmml_posting_barrier()) {
+        atomic_store(&mirror->closing, false);
+        return false;
+    }
     for (tries = 0;
          atomic_load(&mirror->inside) != 0 || vmml_posting_is_in(mirror);
          tries++) {

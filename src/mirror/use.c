@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 #include "mirror/use.h"
 
+#include <errno.h>
+#include <linux/membarrier.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/log.h"
 
 /*
  * Two counts, as in sleepable RCU (McKenney, "Sleepable Read-Copy Update",
@@ -16,6 +22,7 @@ static struct {
 } use;
 
 struct vmml_posting vmml_postings[VMML_STATS_SHARDS];
+atomic_bool vmml_postings_unfenced;
 
 /* The freeing thread's. */
 static bool seen[2];
@@ -38,6 +45,31 @@ unsigned vmml_use_begin(void)
 void vmml_use_end(unsigned current)
 {
     atomic_fetch_sub_explicit(&use.inside[current], 1, memory_order_release);
+}
+
+static int membarrier(int command)
+{
+    return syscall(SYS_membarrier, command, 0, 0) < 0 ? -errno : 0;
+}
+
+void vmml_posting_start(void)
+{
+    int status = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
+
+    if (status == 0)
+        atomic_store(&vmml_postings_unfenced, true);
+    else
+        vmml_debug("no membarrier (errno %d): posting a copy takes a fence",
+                   -status);
+}
+
+/* Where the flag is not set yet, a poster that finds it set does so later than
+ * this did not, and sees what was changed before this. */
+bool vmml_posting_barrier(void)
+{
+    atomic_thread_fence(memory_order_seq_cst);
+    return !atomic_load(&vmml_postings_unfenced) ||
+           membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0;
 }
 
 bool vmml_posting_is_in(const struct vmml_mirror *mirror)
@@ -63,14 +95,16 @@ static bool are_postings_over(void)
     return true;
 }
 
-void vmml_use_seal(void)
+bool vmml_use_seal(void)
 {
     unsigned i;
 
-    atomic_thread_fence(memory_order_seq_cst);
+    if (!vmml_posting_barrier())
+        return false;
     seen[0] = seen[1] = false;
     for (i = 1; i < VMML_STATS_SHARDS; i++)
         sealed_turns[i] = atomic_load(&vmml_postings[i].turn);
+    return true;
 }
 
 bool vmml_use_is_over(void)

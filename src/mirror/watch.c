@@ -16,6 +16,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "mirror/use.h"
 
 /* Bound on giving revoked memory back, but for copies that still run. */
 #define VMML_WATCH_MS 200
@@ -102,6 +103,7 @@ static void *watch(void *arg)
     bool holds = true;
 
     (void)arg;
+    vmml_posting_start();
     for (;;) {
         wait_for_news(holds);
         pthread_mutex_lock(&working);

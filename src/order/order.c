@@ -3,7 +3,8 @@
  * Each stream of libuct_cuda has a slot that counts its copies. Three counts
  * tell what a fence has to wait for:
  *
- *   posted    copies posted
+ *   posted    copies posted: a count of the thread that posted the stream's
+ *             first copy, whose addition need not be atomic, and one of others
  *   recorded  of those, covered by the slot's event
  *   finished  of those, known to have ended
  *
@@ -26,6 +27,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "doors/real.h"
+#include "stats/count.h"
 
 #define BUCKETS 1024
 
@@ -42,7 +44,9 @@ enum state {
 
 struct slot {
     _Atomic(CUstream) stream; /* what a look-up compares; NULL unless live */
-    _Atomic uint64_t posted;
+    _Atomic uint64_t posted_by_owner;
+    _Atomic uint64_t posted_by_others;
+    _Atomic unsigned owner; /* its place in the statistics; 0: nobody */
     _Atomic uint64_t fence; /* the fences up to this one were waited for */
     _Atomic uint64_t recorded;
     _Atomic uint64_t recorded_fence; /* what lay before it is covered */
@@ -75,6 +79,25 @@ static __thread struct slot *last_hit
 #define GET(word) atomic_load_explicit(&(word), memory_order_acquire)
 #define PUT(word, value)                                                       \
     atomic_store_explicit(&(word), value, memory_order_release)
+
+static uint64_t posted_of(const struct slot *slot)
+{
+    return GET(slot->posted_by_owner) + GET(slot->posted_by_others);
+}
+
+static void count_posted(struct slot *slot)
+{
+    unsigned thread = vmml_stats_shard;
+
+    if (thread != 0 &&
+        atomic_load_explicit(&slot->owner, memory_order_relaxed) == thread)
+        PUT(slot->posted_by_owner,
+            atomic_load_explicit(&slot->posted_by_owner, memory_order_relaxed) +
+                1);
+    else
+        atomic_fetch_add_explicit(&slot->posted_by_others, 1,
+                                  memory_order_release);
+}
 
 /* --- the driver's state around our calls ---------------------------------- */
 
@@ -238,13 +261,14 @@ static struct slot *insert(CUstream stream, CUcontext context)
 
     if (slot == NULL)
         return NULL;
-    posted = GET(slot->posted);
+    posted = posted_of(slot);
     slot->handle = stream;
     slot->context = context;
     PUT(slot->recorded, posted);
     PUT(slot->recorded_fence, 0);
     PUT(slot->finished, posted);
     PUT(slot->fence, 0);
+    PUT(slot->owner, vmml_stats_shard);
     PUT(slot->state, LIVE);
     link_in(slot);
     return slot;
@@ -318,7 +342,7 @@ enum outcome {
 static enum outcome record(const struct vmml_real *real, struct slot *slot,
                            uint64_t fence, CUresult *result)
 {
-    uint64_t posted = GET(slot->posted), fences = GET(order.fences);
+    uint64_t posted = posted_of(slot), fences = GET(order.fences);
     CUevent event = NULL;
     bool pushed;
 
@@ -360,12 +384,12 @@ static enum outcome record_pinned(const struct vmml_real *real,
     if (state == LIVE)
         return record(real, slot, fence, result);
     *result = CUDA_SUCCESS;
-    return GET(slot->posted) == GET(slot->finished) ? OVER : COVERED;
+    return posted_of(slot) == GET(slot->finished) ? OVER : COVERED;
 }
 
 static bool is_idle(const struct slot *slot)
 {
-    return GET(slot->posted) == GET(slot->finished);
+    return posted_of(slot) == GET(slot->finished);
 }
 
 /* Have the copies that the event covers ended? Then no fence need look again.
@@ -395,7 +419,7 @@ static bool is_closed_and_idle(const struct vmml_real *real, struct slot *slot)
         CUresult result = real->cuCtxPushCurrent_v2(slot->context);
 
         if (is_gone(result))
-            PUT(slot->finished, GET(slot->posted));
+            PUT(slot->finished, posted_of(slot));
         else
             (void)has_ended(real, slot);
         if (result == CUDA_SUCCESS)
@@ -579,7 +603,7 @@ CUresult vmml_order_end_copy(CUstream stream)
     CUresult result;
 
     if (__builtin_expect(slot != NULL, 1)) {
-        atomic_fetch_add_explicit(&slot->posted, 1, memory_order_release);
+        count_posted(slot);
         return CUDA_SUCCESS;
     }
     real = vmml_real();

@@ -8,7 +8,9 @@
 #include "client.h"
 
 /* args[0] of CMD_BENCH. Others: args[1] segment, args[2] offset, args[3]
- * length, args[4] count, args[5] a second segment. Replies in nanoseconds. */
+ * length, args[4] count, args[5] a second segment; of BENCH_REGISTER: also
+ * export each chunk, before or after its pack in turn. Replies in nanoseconds.
+ */
 enum bench {
     BENCH_EXPORT, /* -> of retain + export + release of all chunks, of retain
                      + release alone; payload: the descriptors */
@@ -18,7 +20,8 @@ enum bench {
                      key. It lives until BENCH_UNKEY */
     BENCH_UNKEY,
     BENCH_REGISTER, /* `count` registrations of `length` side by side, a pack of
-                       each -> of registrations, of packs, of deregistrations */
+                       each -> of registrations, of packs, of deregistrations,
+                       of the first registration, of the exports */
     BENCH_SEND,     /* `count` tagged messages of `length`, in turn of both
                        segments */
 };

@@ -122,6 +122,23 @@ static double ratio(const struct lane *lane, const struct lane *base,
     return value;
 }
 
+/* What `lane`, over chunks, can have of `base` at most: what they cost the
+ * driver alone is added to each message of `base`. */
+static double limit_of(const struct lane *base, const struct lane *raw_chunks,
+                       const struct lane *raw_base, size_t count)
+{
+    double *values = room();
+    double value;
+
+    for (size_t i = 0; i < count; i++)
+        values[i] =
+            base->seconds[i] /
+            (base->seconds[i] + raw_chunks->seconds[i] - raw_base->seconds[i]);
+    value = median(values, count);
+    free(values);
+    return value;
+}
+
 /* Ratios first: a median sorts. */
 static void print_lanes(const char *name, struct lane *lanes, size_t count,
                         const char *operation, uint64_t length, size_t done)
@@ -132,6 +149,8 @@ static void print_lanes(const char *name, struct lane *lanes, size_t count,
            (unsigned long long)length, operation, opt.local, done);
     for (size_t i = 1; i < count; i++)
         printf(" vs-%s=%.4f", lanes[i].name, ratio(&lanes[0], &lanes[i], done));
+    if (count == LANES)
+        printf(" limit=%.4f", limit_of(&lanes[1], &lanes[2], &lanes[3], done));
     for (size_t i = 0; i < count; i++)
         printf(" %s=%.3f post-%s=%.2f", lanes[i].name,
                (double)length * 1e-9 / median(lanes[i].seconds, done),
@@ -454,6 +473,21 @@ static void receive(struct lane *lanes, uint64_t length, size_t count)
     }
 }
 
+/* The driver alone, of the same places. */
+static void time_raw(struct lane *lanes, uint64_t length, size_t reps)
+{
+    enum { WARM = 2 };
+    double post;
+
+    for (size_t i = 0; i < WARM; i++)
+        for (size_t j = 2; j < LANES; j++)
+            run_lane(&lanes[j], OP_GET, 0, length, &post);
+    for (size_t i = 0; i < reps; i++)
+        for (size_t j = 2; j < LANES; j++)
+            lanes[j].seconds[i] =
+                run_lane(&lanes[j], OP_GET, 0, length, &lanes[j].post[i]);
+}
+
 static void time_messages(struct lane *lanes, uint64_t length)
 {
     enum { WARM = 2 };
@@ -478,27 +512,39 @@ static void time_messages(struct lane *lanes, uint64_t length)
     for (int i = 0; i < 2; i++)
         memmove(lanes[i].seconds, lanes[i].seconds + WARM,
                 (reps - WARM) * sizeof(double));
-    print_lanes("tag", lanes, 2, "tag", length, reps - WARM);
+    time_raw(lanes, length, reps - WARM);
+    print_lanes("tag", lanes, LANES, "tag", length, reps - WARM);
 }
 
 void scenario_bench_tag(void)
 {
     struct remote vmm = remote_alloc(opt.kind, 0);
     struct remote plain = malloc_beside(&vmm);
-    struct lane lanes[] = {
-        {.name = "vmm", .remote = &vmm, .seconds = room(), .post = room()},
-        {.name = "malloc", .remote = &plain, .seconds = room(), .post = room()},
+    uint64_t export_ns[2];
+    struct raw vmm_raw = raw_open(&vmm, export_ns);
+    struct raw plain_raw = raw_open(&plain, export_ns);
+    struct lane lanes[LANES] = {
+        {.name = "vmm", .remote = &vmm},
+        {.name = "malloc", .remote = &plain},
+        {.name = "raw-vmm", .raw = &vmm_raw, .remote = &vmm},
+        {.name = "raw-malloc", .raw = &plain_raw, .remote = &plain},
     };
     const char *at = opt.sizes;
     uint64_t length;
 
+    for (int i = 0; i < LANES; i++) {
+        lanes[i].seconds = room();
+        lanes[i].post = room();
+    }
     local_buffer(vmm.length);
     while ((length = next_size(&at, vmm.length)) != 0)
         time_messages(lanes, length);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < LANES; i++) {
         free(lanes[i].seconds);
         free(lanes[i].post);
     }
+    raw_close(&vmm_raw);
+    raw_close(&plain_raw);
     remote_free(&plain);
     remote_free(&vmm);
 }
@@ -576,14 +622,16 @@ void scenario_bench_storm(void)
 
 /* ---- many registrations in one segment ---- */
 
+enum { REGISTER_TIMES = 5 };
+
 static void register_all(const struct remote *remote, size_t count,
-                         double seconds[4])
+                         bool exports, double seconds[REGISTER_TIMES])
 {
-    struct wire_header h = {
-        .args = {0, remote->id, remote->offset, remote->length / count, count}};
+    struct wire_header h = {.args = {0, remote->id, remote->offset,
+                                     remote->length / count, count, exports}};
 
     bench_command(BENCH_REGISTER, &h, NULL);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < REGISTER_TIMES; i++)
         seconds[i] = (double)h.args[i] * 1e-9;
 }
 
@@ -592,16 +640,15 @@ void scenario_bench_register(void)
     struct remote vmm = remote_alloc(opt.kind, 0);
     struct remote plain = malloc_beside(&vmm);
     size_t count = (size_t)opt.growth;
-    struct wire_header h = {.args = {0, vmm.id}};
     struct remote small = remote_alloc("malloc:2M", 0);
-    double first[4], again[4], base[4], base_again[4];
+    double first[REGISTER_TIMES], again[REGISTER_TIMES];
+    double base[REGISTER_TIMES], base_again[REGISTER_TIMES];
 
-    register_all(&small, 1, base); /* what UCX does once */
-    register_all(&plain, count, base);
-    register_all(&vmm, count, first);
-    register_all(&plain, count, base_again);
-    register_all(&vmm, count, again);
-    bench_command(BENCH_EXPORT, &h, NULL);
+    register_all(&small, 1, false, base); /* what UCX does once */
+    register_all(&plain, count, false, base);
+    register_all(&vmm, count, true, first);
+    register_all(&plain, count, false, base_again);
+    register_all(&vmm, count, false, again);
     printf("bench register kind=%s chunks=%llu count=%zu malloc=%.6f "
            "malloc-pack=%.6f malloc-end=%.6f malloc-again=%.6f "
            "malloc-again-pack=%.6f vmm=%.6f vmm-pack=%.6f "
@@ -609,10 +656,7 @@ void scenario_bench_register(void)
            "again-pack=%.6f exports=%.6f\n",
            opt.kind, (unsigned long long)vmm.chunk_count, count, base[0],
            base[1], base[2], base_again[0], base_again[1], first[0], first[1],
-           first[2], first[3], base[3], again[0], again[1],
-           (double)h.args[0] * 1e-9);
-    h.args[1] = vmm.id;
-    bench_command(BENCH_CLOSE, &h, NULL);
+           first[2], first[3], base[3], again[0], again[1], first[4]);
     remote_free(&small);
     remote_free(&plain);
     remote_free(&vmm);

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <time.h>
 
 bool vmml_in_child;
@@ -28,6 +29,11 @@ void vmml_fork_note(void)
 
 void vmml_fork_hold(void)
 {
+    /* A fork waits for it already. */
+    if (own_holds > 0) {
+        vmml_fork_note();
+        return;
+    }
     pthread_mutex_lock(&gate);
     vmml_fork_note();
     pthread_mutex_unlock(&gate);
@@ -37,6 +43,27 @@ void vmml_fork_release(void)
 {
     own_holds--;
     atomic_fetch_sub(&holders, 1);
+}
+
+int vmml_fork_let_go(void)
+{
+    int holds = own_holds;
+
+    if (holds == 0)
+        return 0;
+    own_holds = 0;
+    atomic_fetch_sub(&holders, holds);
+    return holds;
+}
+
+void vmml_fork_hold_again(int holds)
+{
+    if (holds == 0)
+        return;
+    pthread_mutex_lock(&gate);
+    own_holds = holds;
+    atomic_fetch_add(&holders, holds);
+    pthread_mutex_unlock(&gate);
 }
 
 static bool is_quiet(void)
@@ -58,24 +85,44 @@ static void unlock_parts(void)
             vmml_fork_parts[i].unlock();
 }
 
+/* Milliseconds of CLOCK_MONOTONIC, or 0. */
+static int64_t now_ms(void)
+{
+    struct timespec time;
+
+    if (clock_gettime(CLOCK_MONOTONIC, &time) != 0)
+        return 0;
+    return (int64_t)time.tv_sec * 1000 + time.tv_nsec / 1000000;
+}
+
+/* A pause may be longer than it was asked for, and there may be no clock. */
+static bool is_patient(int64_t start, int pauses)
+{
+    return pauses < VMML_FORK_WAIT_MS && now_ms() - start < VMML_FORK_WAIT_MS;
+}
+
 /* Takes the locks. One that is noted meanwhile is waited for too. */
 static void lock_when_quiet(void)
 {
     const struct timespec pause = {.tv_nsec = 1000000};
-    int waited = 0;
+    int64_t start = now_ms();
+    int pauses = 0;
 
     for (;;) {
-        for (; !is_quiet() && waited < VMML_FORK_WAIT_MS; waited++)
+        while (!is_quiet() && is_patient(start, pauses)) {
             nanosleep(&pause, NULL);
+            pauses++;
+        }
         lock_parts();
-        if (is_quiet() || waited >= VMML_FORK_WAIT_MS)
+        if (is_quiet() || !is_patient(start, pauses))
             return;
         unlock_parts();
     }
 }
 
-/* Locks are short: none is held over a driver call, so this waits for no
- * driver. The state that the child sees is then whole. */
+/* Locks are short: none is held over a driver call or a wait for another
+ * process, so this waits for neither. The state that the child sees is then
+ * whole. */
 static void before_fork(void)
 {
     if (!atomic_load(&watched))

@@ -39,6 +39,14 @@ void vmml_fork_hold(void);
 void vmml_fork_release(void);
 #define VMML_FORK_WAIT_MS 200
 
+/*
+ * Between these two the thread waits for somebody else, and what it holds by
+ * then is in a table: a fork does not wait for it. Returns how often it holds,
+ * for the second; 0, and nothing is done, where it does not.
+ */
+int vmml_fork_let_go(void);
+void vmml_fork_hold_again(int holds);
+
 /* As vmml_fork_hold(), by a thread that keeps a fork out by a lock until it
  * has called this. Waits for nothing. */
 void vmml_fork_note(void);

@@ -3,11 +3,13 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/driver.h"
+#include "base/fork.h"
 #include "base/log.h"
 #include "base/remedy.h"
 #include "fabric/memory.h"
@@ -56,10 +58,11 @@ struct remote {
 /*
  * Protects all of it. Held over driver calls: it is taken in no event of UCM
  * and in no call of UCX but an unpack, which holds no lock that such an event
- * could need.
+ * could need. A fork does not wait for it: of what it protects, a child looks
+ * at the list alone.
  */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct remote *remotes;
+static _Atomic(struct remote *) remotes;
 
 /* ---- exporters and windows ---- */
 
@@ -67,13 +70,14 @@ static struct remote *find_remote(const uint8_t nonce[VMML_NONCE_SIZE])
 {
     struct remote *remote;
 
-    for (remote = remotes; remote != NULL; remote = remote->next)
+    for (remote = atomic_load(&remotes); remote != NULL; remote = remote->next)
         if (memcmp(remote->nonce, nonce, VMML_NONCE_SIZE) == 0)
             break;
     return remote;
 }
 
-static struct remote *make_remote(const struct vmml_handle *handle)
+/* Its ledger's descriptors are in no table before it is in the list. */
+static struct remote *make_held(const struct vmml_handle *handle)
 {
     struct remote *remote = calloc(1, sizeof(*remote));
     struct vmml_ledger_reader *reader = NULL;
@@ -94,8 +98,20 @@ static struct remote *make_remote(const struct vmml_handle *handle)
         return NULL;
     }
     vmml_ledger_keep_private(remote->ledger);
-    remote->next = remotes;
-    remotes = remote;
+    remote->next = atomic_load(&remotes);
+    atomic_store(&remotes, remote);
+    return remote;
+}
+
+static struct remote *make_remote(const struct vmml_handle *handle)
+{
+    struct remote *remote;
+
+    if (vmml_fork_watch() != 0)
+        return NULL;
+    vmml_fork_hold();
+    remote = make_held(handle);
+    vmml_fork_release();
     return remote;
 }
 
@@ -526,21 +542,11 @@ bool vmml_remote_prepare(const struct vmml_handle *handle,
     return served;
 }
 
-void vmml_remote_fork_lock(void)
-{
-    pthread_mutex_lock(&lock);
-}
-
-void vmml_remote_fork_unlock(void)
-{
-    pthread_mutex_unlock(&lock);
-}
-
 void vmml_remote_fork_child(void)
 {
     struct remote *remote;
 
-    for (remote = remotes; remote != NULL; remote = remote->next)
+    for (remote = atomic_load(&remotes); remote != NULL; remote = remote->next)
         vmml_ledger_close_descriptors(remote->ledger);
     pthread_mutex_init(&lock, NULL);
 }

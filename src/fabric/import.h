@@ -23,8 +23,6 @@ bool vmml_remote_prepare(const struct vmml_handle *handle,
                          int device);
 
 /* In a child of fork. */
-void vmml_remote_fork_lock(void);
-void vmml_remote_fork_unlock(void);
 void vmml_remote_fork_child(void);
 
 #endif

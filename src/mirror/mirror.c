@@ -697,7 +697,6 @@ bool vmml_mirror_refresh(void)
 
 void vmml_mirror_fork_lock(void)
 {
-    vmml_remote_fork_lock();
     vmml_peer_fork_lock();
     pthread_mutex_lock(&table_lock);
 }
@@ -706,7 +705,6 @@ void vmml_mirror_fork_unlock(void)
 {
     pthread_mutex_unlock(&table_lock);
     vmml_peer_fork_unlock();
-    vmml_remote_fork_unlock();
 }
 
 void vmml_mirror_fork_child(void)

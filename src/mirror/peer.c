@@ -10,6 +10,7 @@
 
 #include "base/conf.h"
 #include "base/fd.h"
+#include "base/fork.h"
 #include "base/log.h"
 #include "mirror/denial.h"
 #include "mirror/pidfd.h"
@@ -19,6 +20,12 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct vmml_peer *) peers;
+
+/* One thread at a time attaches. That may take as long as an exporter is
+ * waited for, so no fork waits for it: a child closes what its parent had of
+ * the new peer, which is in no list yet. */
+static pthread_mutex_t attaching = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic(struct vmml_peer *) new_one;
 
 /* 0 where the number of its process is one of our PID namespace; -errno. */
 static int check_namespace(const struct vmml_handle *handle)
@@ -71,8 +78,10 @@ static bool is_only_socket(struct vmml_peer *peer, const struct pollfd *signs,
         return false;
     if (pthread_mutex_trylock(&peer->asking) == 0) {
         if (atomic_load(&peer->socket) == ended) {
+            vmml_fork_hold();
             atomic_store(&peer->socket, -1);
             vmml_fd_close(ended);
+            vmml_fork_release();
         }
         pthread_mutex_unlock(&peer->asking);
     }
@@ -150,9 +159,11 @@ static int connect_socket(struct vmml_peer *peer)
 static int ask(struct vmml_peer *peer, uint32_t what, uint32_t slot,
                uint64_t serial)
 {
+    int holds = vmml_fork_let_go();
     int fd;
 
     pthread_mutex_lock(&peer->asking);
+    vmml_fork_hold_again(holds);
     if (atomic_load(&peer->dead))
         fd = -ESRCH;
     else
@@ -287,9 +298,11 @@ static int attach_socket(struct vmml_peer *peer,
 
 void vmml_peer_strip(struct vmml_peer *peer)
 {
+    vmml_fork_hold();
     vmml_fd_close(atomic_exchange(&peer->pidfd, -1));
     vmml_fd_close(atomic_exchange(&peer->socket, -1));
     vmml_fd_close(atomic_exchange(&peer->life_fd, -1));
+    vmml_fork_release();
     if (peer->reader != NULL)
         vmml_ledger_close(peer->reader);
     peer->reader = NULL;
@@ -336,7 +349,8 @@ static bool try_steps(struct vmml_peer *peer, const struct vmml_handle *handle,
     return false;
 }
 
-/* Exporters that were waited for in vain: not a second time. With `lock`. */
+/* Exporters that were waited for in vain: not a second time. With
+ * `attaching`. */
 static struct {
     uint8_t nonce[64][VMML_NONCE_SIZE];
     unsigned count;
@@ -379,30 +393,59 @@ static struct vmml_peer *new_peer(const struct vmml_handle *handle)
     return peer;
 }
 
-/* *may_pass: what keeps it from being made may pass. */
-static struct vmml_peer *make_peer(const struct vmml_handle *handle,
-                                   bool *may_pass)
-{
-    struct vmml_peer *peer = new_peer(handle);
-
-    *may_pass = peer == NULL;
-    if (peer == NULL)
-        return NULL;
-    peer->patience = patience_left(handle->nonce);
-    if (!try_steps(peer, handle, may_pass)) {
-        if (peer->patience == 0)
-            note_silent(peer->nonce);
-        vmml_peer_free(peer);
-        return NULL;
-    }
-    return peer;
-}
-
 /* With `lock`. */
 static void enter(struct vmml_peer *peer)
 {
     atomic_store(&peer->next, atomic_load(&peers));
     atomic_store(&peers, peer);
+}
+
+static void enter_new(struct vmml_peer *peer)
+{
+    pthread_mutex_lock(&lock);
+    enter(peer);
+    atomic_store(&new_one, NULL);
+    pthread_mutex_unlock(&lock);
+    vmml_count(exporters_attached);
+    vmml_info("attached to the ledger of process %u by %s", peer->pid,
+              peer->pidfd >= 0 ? "pidfd_getfd" : "its socket");
+}
+
+static void give_up_new(struct vmml_peer *peer)
+{
+    if (peer->patience == 0)
+        note_silent(peer->nonce);
+    /* Stripped first: a child may look at it. */
+    vmml_peer_strip(peer);
+    atomic_store(&new_one, NULL);
+    vmml_peer_free(peer);
+}
+
+/* With `attaching`. *may_pass: what keeps it from being made may pass. */
+static struct vmml_peer *make_peer(const struct vmml_handle *handle,
+                                   bool *may_pass)
+{
+    struct vmml_peer *peer;
+    bool done;
+
+    *may_pass = vmml_fork_watch() != 0;
+    if (*may_pass)
+        return NULL;
+    peer = new_peer(handle);
+    *may_pass = peer == NULL;
+    if (peer == NULL)
+        return NULL;
+    peer->patience = patience_left(handle->nonce);
+    atomic_store(&new_one, peer);
+    vmml_fork_hold();
+    done = try_steps(peer, handle, may_pass);
+    vmml_fork_release();
+    if (done) {
+        enter_new(peer);
+        return peer;
+    }
+    give_up_new(peer);
+    return NULL;
 }
 
 struct vmml_peer *vmml_peer_attach(const struct vmml_handle *handle,
@@ -413,18 +456,11 @@ struct vmml_peer *vmml_peer_attach(const struct vmml_handle *handle,
     *may_pass = false;
     if (peer != NULL)
         return peer;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&attaching);
     peer = vmml_peer_find(handle->nonce);
-    if (peer == NULL) {
+    if (peer == NULL)
         peer = make_peer(handle, may_pass);
-        if (peer != NULL) {
-            enter(peer);
-            vmml_count(exporters_attached);
-            vmml_info("attached to the ledger of process %u by %s", peer->pid,
-                      peer->pidfd >= 0 ? "pidfd_getfd" : "its socket");
-        }
-    }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&attaching);
     return peer;
 }
 
@@ -520,7 +556,6 @@ bool vmml_peer_unlink(struct vmml_peer *peer)
     unsigned none = 0;
     bool done;
 
-    /* Who attaches may hold it for long. */
     if (pthread_mutex_trylock(&lock) != 0)
         return false;
     done =
@@ -543,18 +578,27 @@ void vmml_peer_fork_unlock(void)
     pthread_mutex_unlock(&lock);
 }
 
+static void close_inherited(struct vmml_peer *peer)
+{
+    vmml_fd_close(peer->pidfd);
+    vmml_fd_close(peer->socket);
+    vmml_fd_close(peer->life_fd);
+    atomic_store(&peer->pidfd, -1);
+    atomic_store(&peer->life_fd, -1);
+    atomic_store(&peer->socket, -1);
+}
+
 void vmml_peer_fork_child(void)
 {
     struct vmml_peer *peer;
 
     for (peer = vmml_peer_first(); peer != NULL;
-         peer = atomic_load(&peer->next)) {
-        vmml_fd_close(peer->pidfd);
-        vmml_fd_close(peer->socket);
-        vmml_fd_close(peer->life_fd);
-        atomic_store(&peer->pidfd, -1);
-        atomic_store(&peer->life_fd, -1);
-        atomic_store(&peer->socket, -1);
-    }
+         peer = atomic_load(&peer->next))
+        close_inherited(peer);
+    peer = atomic_load(&new_one);
+    if (peer != NULL)
+        close_inherited(peer);
+    atomic_store(&new_one, NULL);
     pthread_mutex_init(&lock, NULL);
+    pthread_mutex_init(&attaching, NULL);
 }

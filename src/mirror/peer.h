@@ -50,7 +50,8 @@ struct vmml_peer {
  *
  * Returns NULL when it cannot be reached; the cause is logged once each, with
  * its remedy. *may_pass: it is one that may pass, as a want of memory or of
- * descriptors. Takes the peer lock, makes system calls, no driver call.
+ * descriptors. Makes system calls and no driver call; waits for the exporter at
+ * most its patience (transport/client.h), and a fork does not wait for that.
  */
 struct vmml_peer *vmml_peer_attach(const struct vmml_handle *handle,
                                    bool *may_pass);
@@ -78,7 +79,8 @@ void vmml_peer_drop(struct vmml_peer *peer);
 void vmml_peer_strip(struct vmml_peer *peer);
 
 /* A peer that is dead and that no mirror holds leaves the list. Returns false
- * when a mirror does, and while another thread attaches. Waits for nobody. */
+ * when a mirror does, and while another thread changes the list. Waits for
+ * nobody. */
 bool vmml_peer_unlink(struct vmml_peer *peer);
 /* Nobody looks at it any more. */
 void vmml_peer_free(struct vmml_peer *peer);

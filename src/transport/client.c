@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/fork.h"
 
 /* A shorter wait is nobody's fault and is not counted. */
 #define FREE_MS 50
@@ -48,6 +49,7 @@ static int wait_for(int fd, short events, unsigned *patience)
 {
     struct pollfd set = {.fd = fd, .events = events};
     int64_t start = now_ms();
+    int holds = vmml_fork_let_go();
     unsigned waited = 0;
     int count = 0, error = 0;
 
@@ -59,6 +61,7 @@ static int wait_for(int fd, short events, unsigned *patience)
         /* So that signals do not make it endless without a clock. */
         waited = passed(start, count == 0 ? *patience : waited + 1);
     }
+    vmml_fork_hold_again(holds);
     spend(patience, waited);
     if (count > 0)
         return 0;
@@ -70,26 +73,43 @@ static int wait_for(int fd, short events, unsigned *patience)
 
 /* ---- connecting ---- */
 
-/* Does not block: -EAGAIN says that the queue is full (unix(7)). */
-static int connect_within(int fd, const struct sockaddr_un *address,
-                          socklen_t length, unsigned *patience)
+/* The connected socket. Does not block: -EAGAIN says that the queue is full
+ * (unix(7)). */
+static int connect_once(const struct sockaddr_un *address, socklen_t length)
+{
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int status;
+
+    if (fd < 0)
+        return -errno;
+    while (connect(fd, (const struct sockaddr *)address, length) != 0)
+        if (errno != EINTR) {
+            status = -errno;
+            vmml_fd_close(fd);
+            return status;
+        }
+    return fd;
+}
+
+/* No socket is kept over a pause: a fork may come then. */
+static int connect_within(const struct sockaddr_un *address, socklen_t length,
+                          unsigned *patience)
 {
     unsigned waited = 0;
+    int holds, fd;
 
-    while (connect(fd, (const struct sockaddr *)address, length) != 0) {
-        if (errno == EINTR)
-            continue;
-        if (errno != EAGAIN)
-            return -errno;
+    while ((fd = connect_once(address, length)) == -EAGAIN) {
         if (waited >= *patience) {
             *patience = 0;
             return -ETIMEDOUT;
         }
+        holds = vmml_fork_let_go();
         poll(NULL, 0, RETRY_MS);
+        vmml_fork_hold_again(holds);
         waited += RETRY_MS;
     }
     spend(patience, waited);
-    return 0;
+    return fd;
 }
 
 int vmml_client_connect(const uint8_t nonce[VMML_NONCE_SIZE],
@@ -97,19 +117,15 @@ int vmml_client_connect(const uint8_t nonce[VMML_NONCE_SIZE],
 {
     struct sockaddr_un address;
     socklen_t length = vmml_wire_address(nonce, &address);
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    int status;
+    int fd = connect_within(&address, length, patience);
 
     if (fd < 0)
-        return -errno;
-    status = connect_within(fd, &address, length, patience);
+        return fd;
     /* Another user may have bound the name of an exporter that died. */
-    if (status == 0 && !vmml_wire_is_same_user(fd))
-        status = -EKEYREJECTED;
-    if (status == 0)
+    if (vmml_wire_is_same_user(fd))
         return vmml_fd_raise(fd);
     vmml_fd_close(fd);
-    return status;
+    return -EKEYREJECTED;
 }
 
 /* ---- asking ---- */

@@ -17,6 +17,11 @@
 #define VMML_CLIENT_PATIENCE_MS 5000u
 
 /*
+ * Both calls may wait, and let go of what the caller holds (base/fork.h) while
+ * they do: all that it has open by then is in a table.
+ */
+
+/*
  * Connect to the exporter with this nonce, in our network namespace.
  * Returns the socket, close-on-exec and high, or -errno: ECONNREFUSED nobody
  * listens there, EKEYREJECTED it is another user's, ETIMEDOUT too many wait

@@ -9,13 +9,16 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
+#include "base/fork.h"
 #include "gate.h"
 #include "mirror/mirror.h"
 #include "mirror/peer.h"
@@ -575,6 +578,26 @@ static void end_of_a_child(void)
     check_lane(&pair);
 }
 
+static unsigned entries(const char *path, const char *link)
+{
+    char target[64];
+    struct dirent *entry;
+    unsigned count = 0;
+    DIR *dir = opendir(path);
+
+    CHECK(dir != NULL);
+    while ((entry = readdir(dir)) != NULL) {
+        ssize_t length =
+            readlinkat(dirfd(dir), entry->d_name, target, sizeof(target) - 1);
+
+        target[length > 0 ? length : 0] = '\0';
+        count += entry->d_name[0] != '.' &&
+                 (link == NULL || strncmp(target, link, strlen(link)) == 0);
+    }
+    closedir(dir);
+    return count;
+}
+
 /* ---- exporters that do not answer ---------------------------------------- */
 
 static void stop(const struct pair *pair)
@@ -634,27 +657,122 @@ static void silent_later(void)
     check_end(&pair);
 }
 
-/* ---- nothing published, nothing started ---------------------------------- */
+/* ---- a fork while an exporter does not answer ---------------------------- */
 
-static unsigned entries(const char *path, const char *link)
+struct asking {
+    const struct pair *pair;
+    const char *link; /* what the importer has open while it waits */
+    unsigned before;  /* that were open before */
+    atomic_bool done;
+    bool served;
+};
+
+static void *prepare_key(void *arg)
 {
-    char target[64];
-    struct dirent *entry;
-    unsigned count = 0;
-    DIR *dir = opendir(path);
+    struct asking *asking = arg;
 
-    CHECK(dir != NULL);
-    while ((entry = readdir(dir)) != NULL) {
-        ssize_t length =
-            readlinkat(dirfd(dir), entry->d_name, target, sizeof(target) - 1);
+    asking->served = im_prepare(asking->pair->key);
+    atomic_store(&asking->done, true);
+    return NULL;
+}
 
-        target[length > 0 ? length : 0] = '\0';
-        count += entry->d_name[0] != '.' &&
-                 (link == NULL || strncmp(target, link, strlen(link)) == 0);
+static bool is_waiting(void *arg)
+{
+    const struct asking *asking = arg;
+
+    return entries("/proc/self/fd", asking->link) > asking->before;
+}
+
+/* The fork is over before the wait is, and its child has nothing of it. */
+static void fork_meanwhile(struct asking *asking)
+{
+    int status = 0;
+    pid_t child;
+
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0)
+        _exit(entries("/proc/self/fd", asking->link) <= asking->before ? 0 : 1);
+    CHECK(!atomic_load(&asking->done));
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+/* An importer waits for a stopped exporter until that goes on. */
+static void fork_while_it_waits(struct pair *pair, const char *link,
+                                bool (*waits)(void *asking))
+{
+    struct asking asking = {
+        .pair = pair,
+        .link = link,
+        .before = entries("/proc/self/fd", link),
+    };
+    pthread_t thread;
+
+    CHECK(pthread_create(&thread, NULL, prepare_key, &asking) == 0);
+    CHECK(lane_wait(waits, &asking));
+    fork_meanwhile(&asking);
+    CHECK(kill(pair->ex.pid, SIGCONT) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(asking.served);
+}
+
+static void fork_while_attaching(void)
+{
+    struct pair pair;
+
+    transport("socket");
+    start(&pair, 4);
+    stop(&pair);
+    fork_while_it_waits(&pair, "socket:", is_waiting);
+    check_lane(&pair);
+}
+
+/* Full: nobody takes in who connects. Returns how many sockets that took. */
+static size_t fill_queue(const struct pair *pair, int sockets[], size_t most)
+{
+    struct vmml_handle handle = lane_handle(pair->key);
+    unsigned patience = 0;
+    size_t count = 0;
+
+    while (count < most) {
+        sockets[count] = vmml_client_connect(handle.nonce, &patience);
+        if (sockets[count] < 0)
+            break;
+        count++;
     }
-    closedir(dir);
+    CHECK(count < most);
     return count;
 }
+
+/* What it does while it waits to be taken in is seen from nowhere. */
+static bool has_begun(void *arg)
+{
+    const struct asking *asking = arg;
+
+    usleep(30000);
+    return !atomic_load(&asking->done);
+}
+
+static void fork_while_connecting(void)
+{
+    struct pair pair;
+    int sockets[256];
+    size_t count;
+
+    transport("socket");
+    start(&pair, 4);
+    /* As after the first attachment, or with memory of one's own. */
+    CHECK(vmml_fork_watch() == 0);
+    stop(&pair);
+    count = fill_queue(&pair, sockets, 256);
+    fork_while_it_waits(&pair, "socket:", has_begun);
+    check_lane(&pair);
+    while (count > 0)
+        close(sockets[--count]);
+}
+
+/* ---- nothing published, nothing started ---------------------------------- */
 
 static void nothing_without_a_publication(void)
 {
@@ -723,6 +841,8 @@ int main(int argc, char **argv)
         LANE_TEST(end_of_a_child),
         LANE_TEST(silent_from_the_start),
         LANE_TEST(silent_later),
+        LANE_TEST(fork_while_attaching),
+        LANE_TEST(fork_while_connecting),
         LANE_TEST(nothing_without_a_publication),
         LANE_TEST(no_socket_where_it_is_forbidden),
     };

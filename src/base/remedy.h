@@ -36,6 +36,14 @@
     "give the process an IMEX channel (/dev/nvidia-caps-imex-channels), or "   \
     "let the allocator ask for CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR as "   \
     "well"
+/* Of a key from another node. */
+#define VMML_REMEDY_KEY_GONE                                                   \
+    "take a new key from the process that has the memory now; if that lives "  \
+    "and still has it registered, see that both nodes are in one IMEX domain " \
+    "(nvidia-imex-ctl -N)"
+#define VMML_REMEDY_BLOCK_READ                                                 \
+    "unpack the key again; if that does not help, see the log with "           \
+    "VMMLANE_LOG=debug"
 /* Of a registration that another of UCX's memory domains refuses. */
 #define VMML_REMEDY_RDMA_FLAG                                                  \
     "let the allocator set allocFlags.gpuDirectRDMACapable"

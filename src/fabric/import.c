@@ -52,8 +52,13 @@ struct remote {
     uint8_t nonce[VMML_NONCE_SIZE];
     struct vmml_ledger *ledger;
     struct remote_window *windows;
+    bool told; /* a warning was given */
     struct remote *next;
 };
+
+/* So many exporters are warned of: one that has many peers loses them all with
+ * one node. */
+#define WARNED_MAX 16
 
 /*
  * Protects all of it. Held over driver calls: it is taken in no event of UCM
@@ -235,7 +240,7 @@ static int read_block(struct reading *reading,
 
 /* ---- which block ---- */
 
-static void lost(const struct vmml_handle *handle, CUresult result)
+static int lost(const struct vmml_handle *handle, CUresult result)
 {
     if (result == CUDA_ERROR_NOT_PERMITTED) {
         VMML_LOST(NO_CHANNEL_HERE, .address = handle->base,
@@ -244,12 +249,12 @@ static void lost(const struct vmml_handle *handle, CUresult result)
                        "the driver does not permit them here (%d): no fast "
                        "lane. Remedy: %s",
                        (int)result, VMML_REMEDY_IMEX);
-        return;
+        return -EPERM;
     }
-    /* Also an exporter that has ended or freed it, which is no news. */
     vmml_debug("the metadata block of window 0x%lx of process %u on another "
                "node cannot be had: error %d",
                (unsigned long)handle->base, handle->pid, (int)result);
+    return -ENOENT;
 }
 
 static int open_block(const struct reading *reading,
@@ -265,8 +270,7 @@ static int open_block(const struct reading *reading,
                              VMML_BLOCK_SIZE(order), memory);
     if (result == CUDA_SUCCESS)
         return 0;
-    lost(handle, result);
-    return -ENOENT;
+    return lost(handle, result);
 }
 
 /* From the block that the key names on to the one that stands for it now: each
@@ -462,7 +466,31 @@ static int read_window(struct reading *reading, struct remote *remote,
     return 0;
 }
 
-static void warn_of(int status, const struct vmml_handle *handle)
+/* One line for each exporter. */
+static void warn_of_exporter(struct remote *remote, int status,
+                             const struct vmml_handle *handle)
+{
+    static unsigned warned;
+
+    if (remote->told || warned >= WARNED_MAX)
+        return;
+    remote->told = true;
+    warned++;
+    vmml_warn(
+        "no fast lane to process %u on another node for its 0x%lx+0x%lx: "
+        "%s (errno %d). Remedy: %s%s",
+        handle->pid, (unsigned long)handle->base, (unsigned long)handle->size,
+        status == -ENOENT
+            ? "what its key names is gone: the process has ended, or has "
+              "freed that memory or ended its registration"
+            : "the metadata block that its key names cannot be read now",
+        -status,
+        status == -ENOENT ? VMML_REMEDY_KEY_GONE : VMML_REMEDY_BLOCK_READ,
+        warned == WARNED_MAX ? " (further exporters are only counted)" : "");
+}
+
+static void warn_of(int status, struct remote *remote,
+                    const struct vmml_handle *handle)
 {
     switch (status) {
     case -EPROTONOSUPPORT:
@@ -477,12 +505,12 @@ static void warn_of(int status, const struct vmml_handle *handle)
         vmml_warn_once("the metadata block of a window on another node makes "
                        "no sense: no fast lane");
         break;
+    case -EPERM: /* a cause of its own, which was told */
+        break;
     default:
         VMML_LOST(BLOCK_READ, .address = handle->base, .length = handle->size,
                   .code = status, .pid = handle->pid);
-        vmml_debug("the metadata block of window 0x%lx on another node cannot "
-                   "be read now: errno %d",
-                   (unsigned long)handle->base, -status);
+        warn_of_exporter(remote, status, handle);
     }
 }
 
@@ -509,7 +537,7 @@ static bool prepare(struct reading *reading, const struct vmml_handle *handle,
         return true;
     status = read_window(reading, remote, window, handle, fabric);
     if (status != 0) {
-        warn_of(status, handle);
+        warn_of(status, remote, handle);
         return false;
     }
     served = enter(remote, window, reading);

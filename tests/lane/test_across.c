@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "fabric/block.h"
@@ -334,6 +335,41 @@ static void the_importer_forks(void)
     stop(&pair);
 }
 
+static CUresult (*real_read)(void *host, CUdeviceptr from, size_t length,
+                             CUstream stream);
+static unsigned forks;
+
+/* While the lock of the other nodes' exporters is held. */
+static CUresult read_and_fork(void *host, CUdeviceptr from, size_t length,
+                              CUstream stream)
+{
+    int status = 0;
+    pid_t child = fork();
+
+    CHECK(child >= 0);
+    if (child == 0)
+        _exit(lane_fds_new() == 0 ? 0 : 1);
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    forks++;
+    return real_read(host, from, length, stream);
+}
+
+static void a_fork_while_a_block_is_read(void)
+{
+    struct pair pair = {.mirror = 0};
+
+    start(&pair, 2);
+    lane_fds_note();
+    real_read = lane_real()->cuMemcpyDtoHAsync_v2;
+    lane_real()->cuMemcpyDtoHAsync_v2 = read_and_fork;
+    attach(&pair);
+    CHECK(forks > 0);
+    lane_real()->cuMemcpyDtoHAsync_v2 = real_read;
+    expect(&pair, 0, 2 * CHUNK, 1);
+    stop(&pair);
+}
+
 static void growth(void)
 {
     struct pair pair = {.mirror = 0};
@@ -508,6 +544,31 @@ static void key_of_a_dead_exporter(void)
     fds = lane_fd_count();
     CHECK(!prepare(&pair));
     CHECK_EQUAL(lane_fd_count(), fds);
+}
+
+/* One line for each, with what to do, however many keys come. */
+static void dead_exporters_are_told(void)
+{
+    struct pair first = {.mirror = 0}, second = {.mirror = 0};
+    unsigned i;
+
+    start(&first, 4);
+    second.ex = ex_start();
+    second.base = ex_reserve(&second.ex, WINDOW);
+    map_range(&second, 0, 4 * CHUNK, 1);
+    register_range(&second, 0, 4 * CHUNK);
+    pack_range(&second, 0, 4 * CHUNK);
+    ex_kill(&first.ex);
+    ex_kill(&second.ex);
+    remove_folder(); /* the fabric ends what was exported */
+    for (i = 0; i < 3; i++)
+        CHECK(!prepare(&first));
+    CHECK_EQUAL(lane_log_count("is gone: the process has ended"), 1);
+    for (i = 0; i < 3; i++)
+        CHECK(!prepare(&second));
+    CHECK_EQUAL(lane_log_count("is gone: the process has ended"), 2);
+    CHECK_EQUAL(lane_log_count("Remedy: take a new key"), 2);
+    CHECK_EQUAL(lane_log_count(" WARN "), 2);
 }
 
 static void growing_packs_leave_one_block(void)
@@ -745,6 +806,7 @@ int main(int argc, char **argv)
         LANE_TEST(every_byte),
         LANE_TEST(only_the_fabric),
         LANE_TEST(the_importer_forks),
+        LANE_TEST(a_fork_while_a_block_is_read),
         LANE_TEST(growth),
         LANE_TEST(backed_anew),
         LANE_TEST(unseen_unmap),
@@ -752,6 +814,7 @@ int main(int argc, char **argv)
         LANE_TEST(last_registration_frees),
         LANE_TEST(exporter_dies),
         LANE_TEST(key_of_a_dead_exporter),
+        LANE_TEST(dead_exporters_are_told),
         LANE_TEST(growing_packs_leave_one_block),
         LANE_TEST(packs_beside_each_other),
         LANE_TEST(mixed_is_local),

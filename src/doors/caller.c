@@ -133,6 +133,7 @@ static struct known {
     _Atomic uint32_t state; /* enum known_state */
     enum vmml_caller class;
     const void *start;
+    uint64_t identity;
     _Atomic bool is_kept; /* by an own reference, for ever */
     char name[232];
 } known_modules[KNOWN_MODULES];
@@ -146,6 +147,7 @@ static bool write_known(struct known *known, const struct vmml_module *module)
     if (!atomic_compare_exchange_strong(&known->state, &unused, WRITING))
         return false;
     known->start = module->start;
+    known->identity = vmml_module_identity(module);
     known->class = vmml_file_class(vmml_module_file(module));
     strcpy(known->name, module->name);
     atomic_store_explicit(&known->state, WRITTEN, memory_order_release);
@@ -198,6 +200,17 @@ static inline struct known *known_of(const struct vmml_module *module)
     struct known *known = &known_modules[known_place(module)];
 
     return is_known_as(known, module) ? known : look_up_known(module);
+}
+
+uint64_t vmml_caller_identity(const void *address)
+{
+    struct vmml_module module;
+    struct known *known;
+
+    if (!vmml_module_find(address, &module))
+        return 0;
+    known = known_of(&module);
+    return known != NULL ? known->identity : vmml_module_identity(&module);
 }
 
 /* *known: the entry of its module, or NULL. */
@@ -318,14 +331,12 @@ static void verdict_remember(struct verdicts *verdicts, uint64_t identity,
 bool vmml_module_has_fabric(const void *address)
 {
     static struct verdicts known;
-    struct vmml_module module;
     struct vmml_image image;
-    uint64_t identity;
+    uint64_t identity = vmml_caller_identity(address);
     bool fabric;
 
-    if (!vmml_module_find(address, &module))
+    if (identity == 0)
         return false;
-    identity = vmml_module_identity(&module);
     if (verdict_known(&known, identity, &fabric))
         return fabric;
     if (!vmml_image_find(address, &image))
@@ -340,15 +351,15 @@ bool vmml_module_has_native_fd(const void *address)
     static struct verdicts known;
     struct vmml_module module;
     struct vmml_image image;
-    uint64_t identity;
+    uint64_t identity = vmml_caller_identity(address);
     bool native;
 
-    if (!vmml_module_find(address, &module))
+    if (identity == 0)
         return false;
-    identity = vmml_module_identity(&module);
     if (verdict_known(&known, identity, &native))
         return native;
-    if (!vmml_image_find(address, &image))
+    if (!vmml_image_find(address, &image) ||
+        !vmml_module_find(address, &module))
         return false;
     native = vmml_image_imports(&image, "syscall") &&
              vmml_image_contains(&image, "pidfd_getfd");

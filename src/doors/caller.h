@@ -27,6 +27,11 @@ enum vmml_caller {
  */
 enum vmml_caller vmml_caller_class(const void *address);
 
+/* An identity of the module that holds `address`, of its path and place:
+ * another one that is loaded there later has another. 0 when no module holds
+ * it. */
+uint64_t vmml_caller_identity(const void *address);
+
 /*
  * Return addresses in libuct_cuda, which is kept loaded from its first call
  * on: no module can lie there later, so that they are told without a look-up.

@@ -158,15 +158,13 @@ static bool vmml_uct_search(struct vmml_uct *uct,
 const struct vmml_uct *vmml_uct(const void *caller)
 {
     struct vmml_module module = {.name = ""};
-    const struct vmml_uct *known;
+    uint64_t identity = vmml_caller_identity(caller);
+    const struct vmml_uct *known = vmml_scope_known(identity);
     struct vmml_scope *scope;
-    uint64_t identity = 0;
 
-    if (vmml_module_find(caller, &module))
-        identity = vmml_module_identity(&module);
-    known = vmml_scope_known(identity);
     if (known != NULL)
         return known;
+    (void)vmml_module_find(caller, &module);
     scope = calloc(1, sizeof(*scope));
     if (scope == NULL)
         return NULL;

@@ -363,7 +363,6 @@ void vmml_pack_fill(struct vmml_pack *pack, uint64_t base, uint64_t size,
     struct vmml_handle handle = {
         .flags = reason == VMML_REASON_NONE ? 0 : VMML_HANDLE_TOMBSTONE,
         .reason = (uint8_t)reason,
-        .pid = (uint32_t)getpid(),
         .ledger_fd = -1,
         .node = vmml_node_byte(),
         .base = base,
@@ -371,7 +370,10 @@ void vmml_pack_fill(struct vmml_pack *pack, uint64_t base, uint64_t size,
     };
 
     memset(pack->nonce, 0, sizeof(pack->nonce));
-    if (vmml_exporter.ledger != NULL) {
+    if (vmml_exporter.ledger == NULL) {
+        handle.pid = (uint32_t)getpid();
+    } else {
+        handle.pid = vmml_ledger_pid(vmml_exporter.ledger);
         handle.pid_ns = vmml_ledger_pid_ns(vmml_exporter.ledger);
         handle.ledger_fd = vmml_ledger_fd(vmml_exporter.ledger);
         memcpy(pack->nonce, vmml_ledger_nonce(vmml_exporter.ledger),

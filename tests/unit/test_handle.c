@@ -59,6 +59,21 @@ static void test_crc32c(void **state)
     assert_int_equal(vmml_crc32c("", 0), 0);
 }
 
+/* By whichever way the processor has, of any length and alignment. */
+static void crc32c_is_the_same_both_ways(void **state)
+{
+    uint8_t bytes[100];
+    size_t i, length;
+
+    for (i = 0; i < sizeof(bytes); i++)
+        bytes[i] = (uint8_t)(i * 151 + 7);
+    for (i = 0; i < 8; i++)
+        for (length = 0; length <= sizeof(bytes) - i; length++)
+            assert_int_equal(
+                vmml_crc32c(bytes + i, length),
+                (uint32_t)~vmml_crc32c_by_table(UINT32_MAX, bytes + i, length));
+}
+
 /* In a key: the handle at 0, 4 or 8, other bytes around it. */
 static void test_find_in_key(void **state)
 {
@@ -304,6 +319,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wire_bytes),
         cmocka_unit_test(test_crc32c),
+        cmocka_unit_test(crc32c_is_the_same_both_ways),
         cmocka_unit_test(test_find_in_key),
         cmocka_unit_test(test_find_in_argument),
         cmocka_unit_test(test_bounds),

@@ -324,15 +324,16 @@ def end_group(process):
     process.wait()
 
 
-def wait_both(processes, timeout):
-    """Waits; when one has failed, the other gets a moment more."""
+def wait_both(processes, timeout, ends_together=False):
+    """Waits; when one has failed, or ended where both are to end together, the
+    other gets a moment more."""
     end = time.monotonic() + timeout
     codes = [None, None]
     while None in codes and time.monotonic() < end:
         for i, process in enumerate(processes):
             if codes[i] is None:
                 codes[i] = process.poll()
-                if codes[i] is not None and codes[i] != 0:
+                if codes[i] is not None and (codes[i] != 0 or ends_together):
                     end = min(end, time.monotonic() + 10)
         time.sleep(0.005)
     for i, process in enumerate(processes):

@@ -12,13 +12,14 @@ UCXX, or no driver).
 
 import argparse
 import asyncio
+import contextlib
 import hashlib
 import os
 import re
 import subprocess
 import sys
 import tempfile
-import threading
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -104,56 +105,61 @@ def environment(options, mode):
         # Without NVLink UCX switches GET off.
         "UCX_CUDA_IPC_ENABLE_GET_ZCOPY": "y",
         "VMMLANE_STATS": "exit",
-        "LD_PRELOAD": options.shim,
     }
+    if options.shim:
+        added["LD_PRELOAD"] = options.shim
     if options.driver:
         added["LD_LIBRARY_PATH"] = options.driver
     return {**os.environ, **added}
 
 
-def start(options, mode, *arguments, log):
+def start(options, mode, *arguments, logs):
+    """The process; UCX tells its protocols on standard output."""
     return subprocess.Popen(
-        [options.python, __file__, *arguments], text=True, stderr=log,
-        stdout=subprocess.PIPE, env=environment(options, mode))
-
-
-def run(options, mode):
-    """The output of both sides, their logs, and their exit codes."""
-    with tempfile.TemporaryFile("w+") as log_e, \
-            tempfile.TemporaryFile("w+") as log_i:
-        exporter = start(options, mode, "--side", "exporter", log=log_e)
-        timer = threading.Timer(SECONDS, exporter.kill)
-        timer.start()
-        outputs, codes = ["", ""], [None, None]
-        try:
-            # UCX tells its protocols on standard output.
-            for line in exporter.stdout:
-                outputs[0] += line
-                if line.startswith("port "):
-                    break
-            else:
-                raise SystemExit(f"{mode}: no exporter\n{read(log_e)}")
-            importer = start(options, mode, "--side", "importer", "--port",
-                             line.split()[1], log=log_i)
-            try:
-                outputs[1], _ = importer.communicate(timeout=SECONDS)
-            except subprocess.TimeoutExpired:
-                importer.kill()
-                outputs[1], _ = importer.communicate()
-            codes[1] = importer.returncode
-            rest, _ = exporter.communicate()
-            outputs[0] += rest
-            codes[0] = exporter.returncode
-        finally:
-            timer.cancel()
-            exporter.kill()
-            exporter.wait()
-        return [outputs[0] + read(log_e), outputs[1] + read(log_i)], codes
+        [options.python, __file__, *arguments], stdin=subprocess.DEVNULL,
+        stdout=logs[0], stderr=logs[1], env=environment(options, mode),
+        start_new_session=True)
 
 
 def read(log):
     log.seek(0)
     return log.read()
+
+
+def port_of(exporter, log, end):
+    """Where it listens; None: it does not."""
+    while exporter.poll() is None and time.monotonic() < end:
+        # The place in the file is the exporter's too, and stays where it is.
+        text = os.pread(log.fileno(), 1 << 20, 0)
+        match = re.search(rb"^port (\d+)$", text, re.MULTILINE)
+        if match:
+            return match.group(1).decode()
+        time.sleep(0.02)
+    return None
+
+
+def run(options, mode):
+    """The output of both sides with their logs, and their exit codes."""
+    end = time.monotonic() + SECONDS
+    processes = []
+    with contextlib.ExitStack() as stack:
+        logs = [[stack.enter_context(tempfile.TemporaryFile("w+"))
+                 for _ in range(2)] for _ in range(2)]
+        try:
+            processes.append(start(options, mode, "--side", "exporter",
+                                   logs=logs[0]))
+            port = port_of(processes[0], logs[0][0], end)
+            if port is None:
+                raise SystemExit(f"{mode}: no exporter\n{read(logs[0][1])}")
+            processes.append(start(options, mode, "--side", "importer",
+                                   "--port", port, logs=logs[1]))
+            codes = pair.wait_both(processes, end - time.monotonic(),
+                                   ends_together=True)
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    pair.end_group(process)
+        return ["".join(map(read, side)) for side in logs], list(codes)
 
 
 def problems_of(outputs, codes):

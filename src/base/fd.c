@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/thread.h"
 
 void vmml_fd_close(int fd)
 {
@@ -42,6 +44,43 @@ static rlim_t limit_at_least(rlim_t wanted)
     vmml_info("RLIMIT_NOFILE raised from %lu to %lu", (unsigned long)before,
               (unsigned long)limit.rlim_cur);
     return limit.rlim_cur;
+}
+
+/*
+ * A number outside of the kernel's table of descriptors makes that twice as
+ * large, and where threads share it the one that needs it waits 7 to 18 ms
+ * (fs/file.c, expand_fdtable: synchronize_rcu; measured). So a thread of its
+ * own does it before: while it waits, others get numbers that lie inside.
+ */
+static atomic_uint table_end; /* numbers below it lie inside, or soon will */
+
+/* dup3() makes the table larger before it looks at the old descriptor, and
+ * there is none: nothing is opened. Where a kernel does it the other way round,
+ * nothing is lost. */
+static void *enlarge_table(void *arg)
+{
+    (void)arg;
+    (void)dup3(-1, (int)atomic_load(&table_end) - 1, O_CLOEXEC);
+    return NULL;
+}
+
+/* A number was got. The next size is begun at three quarters of the last. */
+static void stay_ahead(int fd)
+{
+    unsigned number = (unsigned)fd;
+    unsigned end = atomic_load_explicit(&table_end, memory_order_relaxed);
+    unsigned next = 2 * VMML_FD_LOWEST;
+
+    if (number < end / 4 * 3)
+        return;
+    while (number >= next / 4 * 3)
+        next *= 2;
+    if (limit_at_least(next) < next ||
+        !atomic_compare_exchange_strong(&table_end, &end, next) ||
+        number >= next / 2) /* then it has that size */
+        return;
+    if (vmml_thread_start(enlarge_table) != 0)
+        vmml_debug("no thread enlarges the table of descriptors");
 }
 
 static bool leaves_room(int fd)
@@ -84,7 +123,10 @@ int vmml_fd_raise(int fd)
     } else if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
         return give_up(fd, errno);
     }
-    return leaves_room(fd) ? fd : give_up(fd, EMFILE);
+    if (!leaves_room(fd))
+        return give_up(fd, EMFILE);
+    stay_ahead(fd);
+    return fd;
 }
 
 /* The lowest number that is used: see vmml_fd_raise(). */

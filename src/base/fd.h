@@ -19,7 +19,8 @@
  *
  * The soft RLIMIT_NOFILE is raised as far as this needs and the hard limit
  * allows. Where the limit leaves no room above VMML_FD_LOWEST, the number is
- * kept as it is.
+ * kept as it is. At three quarters of the kernel's table of descriptors it is
+ * raised to twice that table's size, and a thread makes the table that large.
  * Returns the descriptor, or -EMFILE when fewer than VMML_FD_SPARE numbers
  * would be left, or another -errno of fcntl(2).
  */

@@ -406,6 +406,45 @@ static void fd_high_numbers_taken(void)
     CHECK_EQUAL(fd, -EMFILE);
 }
 
+/* Size of the kernel's table of descriptors (proc_pid_status(5)). */
+static unsigned table_size(void)
+{
+    FILE *status = fopen("/proc/self/status", "re");
+    unsigned size = 0;
+    char line[256];
+
+    CHECK(status != NULL);
+    while (size == 0 && fgets(line, sizeof(line), status) != NULL)
+        if (sscanf(line, "FDSize: %u", &size) != 1)
+            size = 0;
+    fclose(status);
+    CHECK(size != 0);
+    return size;
+}
+
+static bool table_is_larger(void *arg)
+{
+    return table_size() > *(const unsigned *)arg;
+}
+
+/* Nobody waits for the kernel to enlarge it. */
+static void fd_table_grows_ahead(void)
+{
+    unsigned count = lane_fd_count(), size;
+    int fd;
+
+    limit_to(1024, 8192);
+    while ((fd = one_more()) < 1535)
+        count++;
+    CHECK_EQUAL(fd, 1535);
+    size = table_size();
+    CHECK_EQUAL(size, 2048);
+    CHECK_EQUAL(one_more(), 1536);
+    CHECK(lane_wait(table_is_larger, &size));
+    CHECK_EQUAL(table_size(), 4096);
+    CHECK_EQUAL(lane_fd_count(), count + 2);
+}
+
 static void fd_failure_closes(void)
 {
     unsigned before = lane_fd_count();
@@ -436,6 +475,7 @@ int main(int argc, char **argv)
         LANE_TEST(fd_low_where_there_is_no_room),
         LANE_TEST(fd_hard_limit_is_kept),
         LANE_TEST(fd_high_numbers_taken),
+        LANE_TEST(fd_table_grows_ahead),
         LANE_TEST(fd_failure_closes),
     };
 

@@ -23,8 +23,9 @@ void vmml_fd_close(int fd)
     errno = saved;
 }
 
-/* The soft limit, raised to `wanted` where the hard limit allows it. */
-static rlim_t limit_at_least(rlim_t wanted)
+/* The soft limit, raised to `wanted` where the hard limit allows it, and as far
+ * as that does to `times` what it was. */
+static rlim_t raise_limit(rlim_t wanted, unsigned times)
 {
     struct rlimit limit;
     rlim_t before;
@@ -35,8 +36,7 @@ static rlim_t limit_at_least(rlim_t wanted)
     if (limit.rlim_cur >= wanted || limit.rlim_max < wanted)
         return limit.rlim_cur;
     before = limit.rlim_cur;
-    /* Doubling keeps the number of calls small; never above the hard limit. */
-    limit.rlim_cur = wanted > 2 * before ? wanted : 2 * before;
+    limit.rlim_cur = wanted > times * before ? wanted : times * before;
     if (limit.rlim_cur > limit.rlim_max)
         limit.rlim_cur = limit.rlim_max;
     if (limit.rlim_cur <= before || setrlimit(RLIMIT_NOFILE, &limit) != 0)
@@ -44,6 +44,12 @@ static rlim_t limit_at_least(rlim_t wanted)
     vmml_info("RLIMIT_NOFILE raised from %lu to %lu", (unsigned long)before,
               (unsigned long)limit.rlim_cur);
     return limit.rlim_cur;
+}
+
+/* Doubling keeps the number of calls small. */
+static rlim_t limit_at_least(rlim_t wanted)
+{
+    return raise_limit(wanted, 2);
 }
 
 /*
@@ -75,7 +81,7 @@ static void stay_ahead(int fd)
         return;
     while (number >= next / 4 * 3)
         next *= 2;
-    if (limit_at_least(next) < next ||
+    if (raise_limit(next, 1) < next ||
         !atomic_compare_exchange_strong(&table_end, &end, next) ||
         number >= next / 2) /* then it has that size */
         return;

@@ -31,8 +31,7 @@ def sized(real, simulated):
 
 def side(version, shim=True, counter=None, environment=None):
     try:
-        wheel = pair.Wheel(version)
-        client = pair.build_client(wheel, Path(BUILD) / 'ucx-client')
+        wheel, client = pair.client_of(version, Path(BUILD) / 'ucx-client')
     except pair.SetupError as error:
         print(error, file=sys.stderr)
         sys.exit(NOT_RUN)

@@ -127,8 +127,7 @@ def transfer(command, folder, driver, clients):
     if not versions:
         print('     no UCX wheel: no transfer')
         return
-    ucx = pair.Wheel(versions[-1])
-    client = pair.build_client(ucx, clients)
+    ucx, client = pair.client_of(versions[-1], clients)
     wrapper = Path(folder) / 'client'
     wrapper.write_text('#!/bin/sh\n'
                        f'exec {command} run -- {client} "$@"\n')

@@ -193,8 +193,7 @@ class Runner:
         self.place = options.place
         self.way = way
         self.nodes = two_nodes
-        self.wheel = pair.Wheel(version)
-        client = pair.build_client(self.wheel, options.build)
+        self.wheel, client = pair.client_of(version, options.build)
         # Made before the first pair starts: a file that is being written
         # cannot be run.
         self.clients = [client, client] if two_nodes is None else \
@@ -591,14 +590,11 @@ def parse_options():
                         help="print each run, and so many lines of a log")
     parser.add_argument("--table", metavar="FILE",
                         help="write the outcome of each call as Markdown")
-    parser.add_argument("--build", default=os.environ.get(
-        "VMMLANE_UCX_BUILD", str(pair.CACHE / "ucx-client")))
+    pair.add_build_option(parser)
     options = parser.parse_args()
     options.place = NODES if options.nodes else \
         FABRIC if options.fabric else ONE_NODE
-    options.driver = Path(options.driver).resolve()
-    options.shim = Path(options.shim).resolve(strict=True)
-    options.faults = Path(options.faults).resolve(strict=True)
+    pair.resolve(options, "driver", "shim", "faults")
     return options
 
 
@@ -636,7 +632,7 @@ def sweep_all(options, two_nodes=None):
         shares = [share * options.share // 5 for share in (4, 1)]
     elif len(ways) > 1:
         shares = [None] * len(ways)
-    for version in options.ucx or pair.wheel_versions()[-1:]:
+    for version in options.ucx or pair.versions_of(options)[-1:]:
         for way, share in zip(ways, shares):
             yield from sweep_version(options, version, way, share, two_nodes)
 
@@ -660,11 +656,7 @@ def main():
     if overlooked:
         print("the sweep does not know these calls of the shim: "
               + ", ".join(overlooked))
-    try:
-        results = run_all(options)
-    except pair.SetupError as error:
-        print(error)
-        return 77
+    results = run_all(options)
     if options.table:
         Path(options.table).write_text("\n".join(table(results)) + "\n")
     print(f"{totals(results)}, {time.monotonic() - start:.0f} s")
@@ -674,4 +666,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    pair.run_script(main)

@@ -12,7 +12,6 @@ import argparse
 import dataclasses
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -196,24 +195,16 @@ def parse_options():
     parser.add_argument("--gate", required=True, help="run_gated")
     parser.add_argument("--quick", action="store_true",
                         help="what no other test has")
-    parser.add_argument("--build", default=os.environ.get(
-        "VMMLANE_UCX_BUILD", str(pair.CACHE / "ucx-client")))
+    pair.add_build_option(parser)
     return parser.parse_args()
 
 
 def main():
     options = parse_options()
-    for name in ("shim", "driver", "gate"):
-        setattr(options, name,
-                Path(getattr(options, name)).resolve(strict=True))
+    pair.resolve(options, "shim", "driver", "gate")
     quick = options.quick and not os.environ.get("VMML_TEST_EVERY")
     rows = [row for row in ROWS if not quick or row.name in QUICK]
-    try:
-        wheel = pair.Wheel(options.ucx)
-        client = pair.build_client(wheel, options.build)
-    except pair.SetupError as error:
-        print(error)
-        return 77
+    wheel, client = pair.client_of(options.ucx, options.build)
     reason = why_not(client)
     if reason:
         print(reason)
@@ -236,4 +227,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    pair.run_script(main)

@@ -88,8 +88,7 @@ def run(side, scenario, kind, driver):
 
 def table(version, shim, driver, build):
     """Prints the table of one UCX; true if vmmlane served every row."""
-    wheel = pair.Wheel(version)
-    client = pair.build_client(wheel, build)
+    wheel, client = pair.client_of(version, build)
     served = True
     print(f"\nUCX {version}, unmodified, from its wheel\n")
     heading()

@@ -18,7 +18,6 @@ import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import cuda
 import nixl_pair

@@ -166,8 +166,7 @@ def parse_options():
                         help="folder of the simulated libcuda.so.1")
     parser.add_argument("--gate", required=True, help="run_gated")
     parser.add_argument("--timeout", type=float, default=60)
-    parser.add_argument("--build", default=os.environ.get(
-        "VMMLANE_UCX_BUILD", str(pair.CACHE / "ucx-client")))
+    pair.add_build_option(parser)
     parser.add_argument("--nixl-python",
                         default=str(pair.ROOT / ".venv/bin/python"),
                         help="interpreter that has nixl")
@@ -177,8 +176,7 @@ def parse_options():
 
 def run_version(options, version):
     """Returns how many checks failed."""
-    wheel = pair.Wheel(version)
-    client = pair.build_client(wheel, options.build)
+    wheel, client = pair.client_of(version, options.build)
     checks = list(seccomp_checks(options))
     if can_unshare():
         checks += namespace_checks(wheel)
@@ -202,22 +200,13 @@ def run_version(options, version):
 
 def main():
     options = parse_options()
-    options.driver = Path(options.driver).resolve()
-    options.shim = Path(options.shim).resolve(strict=True)
-    options.gate = Path(options.gate).resolve(strict=True)
-    versions = options.ucx or pair.wheel_versions()
-    try:
-        if not versions:
-            raise pair.SetupError("no UCX wheel unpacked: run scripts/setup "
-                                  "--ucx")
-        failed = sum(run_version(options, version) for version in versions)
-        if can_unshare():
-            failed += check_nixl(options)
-    except pair.SetupError as error:
-        print(error)
-        return 77
+    pair.resolve(options, "shim", "driver", "gate")
+    failed = sum(run_version(options, version)
+                 for version in pair.versions_of(options))
+    if can_unshare():
+        failed += check_nixl(options)
     return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    pair.run_script(main)

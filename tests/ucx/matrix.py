@@ -15,11 +15,8 @@ nothing could be run.
 import argparse
 import concurrent.futures
 import itertools
-import os
 import subprocess
-import sys
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 import pair
@@ -453,16 +450,11 @@ def sample(options, rows):
 
 
 def prepare(options, builds):
-    if options.driver:
-        options.driver = Path(options.driver).resolve(strict=True)
     if options.shim is None:
         raise pair.SetupError("give --shim")
-    options.shim = Path(options.shim).resolve(strict=True)
-    options.clients = {}
-    for build in builds:
-        wheel = pair.Wheel(build)
-        options.clients[build] = (wheel,
-                                  pair.build_client(wheel, options.build))
+    pair.resolve(options, "shim", "driver")
+    options.clients = {build: pair.client_of(build, options.build)
+                       for build in builds}
 
 
 def parse_options():
@@ -484,8 +476,7 @@ def parse_options():
                         help="the same, and run a few pairs")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--timeout", type=float, default=60)
-    parser.add_argument("--build", default=os.environ.get(
-        "VMMLANE_UCX_BUILD", str(pair.CACHE / "ucx-client")))
+    pair.add_build_option(parser)
     return parser.parse_args()
 
 
@@ -513,8 +504,7 @@ def available(options):
 
 def run_matrix(options):
     known = read_tsv(TSV) if TSV.exists() else []
-    if not options.driver and not pair.real_driver():
-        raise pair.SetupError("no NVIDIA driver here; give --driver DIR")
+    pair.need_driver(options)
     prepare(options, available(options))
     found = run_all(options)
     if not options.write:
@@ -550,13 +540,12 @@ def main():
             faults = run_matrix(options)
     except BadEnd as error:
         faults = [str(error)]
-    except (pair.SetupError, subprocess.SubprocessError) as error:
-        print(error)
-        return 77
+    except subprocess.SubprocessError as error:
+        raise pair.SetupError(error) from error
     for fault in faults:
         print(f"matrix: {fault}")
     return 1 if faults else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    pair.run_script(main)

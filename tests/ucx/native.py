@@ -9,9 +9,7 @@ nothing could be run.
 """
 
 import argparse
-import os
 import re
-import sys
 import tempfile
 from pathlib import Path
 
@@ -153,8 +151,7 @@ def parse_options():
                         help="folder of the simulated libcuda.so.1")
     parser.add_argument("--ucx", default=BUILD, metavar="VERSION")
     parser.add_argument("--timeout", type=float, default=60)
-    parser.add_argument("--build", default=os.environ.get(
-        "VMMLANE_UCX_BUILD", str(pair.CACHE / "ucx-client")))
+    pair.add_build_option(parser)
     parser.add_argument("--verbose", action="store_true")
     return parser.parse_args()
 
@@ -184,18 +181,9 @@ def compare(options, client, wheel, name, kind, by_itself):
 
 def main():
     options = parse_options()
-    options.shim = Path(options.shim).resolve(strict=True)
-    if options.driver:
-        options.driver = Path(options.driver).resolve()
-    elif not pair.real_driver():
-        print("no NVIDIA driver here; give --driver DIR")
-        return 77
-    try:
-        wheel = pair.Wheel(options.ucx)
-        client = pair.build_client(wheel, options.build)
-    except pair.SetupError as error:
-        print(error)
-        return 77
+    pair.resolve(options, "shim", "driver")
+    pair.need_driver(options)
+    wheel, client = pair.client_of(options.ucx, options.build)
     sizes = (16, 8) if options.driver else (512, 256)
     options.descriptors = None
     failed = sum(compare(options, client, wheel, name, kind.format(*sizes),
@@ -205,4 +193,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    pair.run_script(main)

@@ -207,8 +207,7 @@ def run(check, nodes, wheel, client, options):
 
 
 def run_version(options, version):
-    wheel = pair.Wheel(version)
-    client = pair.build_client(wheel, options.build)
+    wheel, client = pair.client_of(version, options.build)
     failed = 0
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, \
             Nodes(folder) as nodes:
@@ -253,12 +252,10 @@ def parse_options():
                         help="the main ones of them")
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--timeout", type=float, default=60)
-    parser.add_argument("--build", default=os.environ.get(
-        "VMMLANE_UCX_BUILD", str(pair.CACHE / "ucx-client")))
+    pair.add_build_option(parser)
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
-    options.shim = options.shim.resolve(strict=True)
-    options.driver = options.driver.resolve(strict=True)
+    pair.resolve(options, "shim", "driver")
     return options
 
 
@@ -293,13 +290,9 @@ def main():
     code = run_inside(__file__)
     if code is not None:
         return code
-    try:
-        failed = sum(run_version(options, version) for version in options.ucx)
-    except pair.SetupError as error:
-        print(error)
-        return 77
+    failed = sum(run_version(options, version) for version in options.ucx)
     return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    pair.run_script(main)

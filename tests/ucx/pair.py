@@ -13,6 +13,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -215,6 +216,53 @@ def build_refuser(wheel, build_root):
               behind.parent / "libuct.so.0"])
         behind.parent.rename(folder)
     return folder
+
+
+# ---- what the scripts have in common ----
+
+
+def add_build_option(parser):
+    parser.add_argument("--build", default=os.environ.get(
+        "VMMLANE_UCX_BUILD", str(CACHE / "ucx-client")),
+        help="where the clients are compiled")
+
+
+def resolve(options, *names):
+    """Makes the paths of these options absolute; None stays."""
+    for name in names:
+        path = getattr(options, name)
+        if path:
+            setattr(options, name, Path(path).resolve(strict=True))
+
+
+def need_driver(options):
+    if not options.driver and not real_driver():
+        raise SetupError("no NVIDIA driver here; give --driver DIR")
+
+
+def versions_of(options):
+    """Those that were asked for, or all that the tests run on."""
+    versions = options.ucx or wheel_versions()
+    if not versions:
+        raise SetupError("no UCX wheel unpacked: run scripts/setup --ucx")
+    return versions
+
+
+def client_of(version, build_root):
+    """A wheel, and the client that is compiled with its headers."""
+    wheel = Wheel(version)
+    return wheel, build_client(wheel, build_root)
+
+
+def run_script(main):
+    """Ends the process with what `main` returns; as skipped where something
+    that it needs cannot be had."""
+    try:
+        code = main()
+    except SetupError as error:
+        print(error)
+        code = SKIP
+    sys.exit(code)
 
 
 # ---- one pair ----

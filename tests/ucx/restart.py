@@ -87,9 +87,8 @@ def judge(codes, same_pid, log):
 
 def inner(options):
     bad = 0
-    for version in options.ucx or pair.wheel_versions():
-        wheel = pair.Wheel(version)
-        side = pair.Side(wheel, pair.build_client(wheel, options.build),
+    for version in pair.versions_of(options):
+        side = pair.Side(*pair.client_of(version, options.build),
                          shim=options.shim)
         codes, same_pid, texts = run(side, options)
         problems = judge(codes, same_pid, texts[1])
@@ -109,21 +108,16 @@ def parse_options():
     parser.add_argument("--shim", required=True, type=Path)
     parser.add_argument("--driver", type=Path)
     parser.add_argument("--kind", default="vmm:8x2M~64M")
-    parser.add_argument("--build", default=os.environ.get(
-        "VMMLANE_UCX_BUILD", str(pair.CACHE / "ucx-client")))
+    pair.add_build_option(parser)
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
-    options.shim = options.shim.resolve(strict=True)
-    if options.driver:
-        options.driver = options.driver.resolve(strict=True)
+    pair.resolve(options, "shim", "driver")
     return options
 
 
 def main():
     options = parse_options()
-    if not (options.ucx or pair.wheel_versions()):
-        print("no UCX wheel unpacked: run scripts/setup --ucx")
-        return 77
+    pair.versions_of(options)
     if INNER in os.environ:
         return inner(options)
     allowed = subprocess.run([*UNSHARE, "sh", "-c",
@@ -138,4 +132,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    pair.run_script(main)

@@ -806,9 +806,7 @@ def parse_options():
                              "below R of it (for a GPU that nobody else uses)")
     parser.add_argument("--timeout", type=float, default=60)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--build", default=os.environ.get(
-        "VMMLANE_UCX_BUILD", str(pair.CACHE / "ucx-client")),
-        help="where the clients are compiled")
+    pair.add_build_option(parser)
     parser.add_argument("--visible", nargs=2, metavar=("E", "I"),
                         help="CUDA_VISIBLE_DEVICES of exporter and importer")
     parser.add_argument("--verbose", action="store_true")
@@ -816,19 +814,11 @@ def parse_options():
 
 
 def prepare(options):
-    options.ucx = options.ucx or pair.wheel_versions()
-    if not options.ucx:
-        raise pair.SetupError("no UCX wheel unpacked: run scripts/setup --ucx")
+    options.ucx = pair.versions_of(options)
     if options.quick:
         options.ucx = list(dict.fromkeys([options.ucx[0], options.ucx[-1]]))
-    if options.driver:
-        options.driver = Path(options.driver).resolve()
-    elif not pair.real_driver():
-        raise pair.SetupError("no NVIDIA driver here; give --driver DIR")
-    if options.shim:
-        options.shim = Path(options.shim).resolve(strict=True)
-    if options.count_calls:
-        options.count_calls = Path(options.count_calls).resolve(strict=True)
+    pair.need_driver(options)
+    pair.resolve(options, "driver", "shim", "count_calls")
     if EVERY:
         options.share = False
     options.other = {}
@@ -840,11 +830,8 @@ def prepare(options):
     options.sizes = SIMULATED if simulated else REAL
     options.counter = pair.build_counter(options.build)
     options.comparer = pair.build_comparer(options.build)
-    clients = {}
-    for version in options.ucx:
-        wheel = pair.Wheel(version)
-        clients[version] = (wheel, pair.build_client(wheel, options.build))
-    return clients
+    return {version: pair.client_of(version, options.build)
+            for version in options.ucx}
 
 
 def select(options):
@@ -867,7 +854,7 @@ def main():
         clients = prepare(options)
     except pair.SetupError as error:
         print(error)
-        return 77
+        return pair.SKIP
     cases = select(options)
     bad = 0
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:

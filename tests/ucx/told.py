@@ -8,11 +8,9 @@ not as it must be, 77 if nothing could be run.
 
 import argparse
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -87,8 +85,7 @@ class Run:
                  arguments=(), delay=0):
         self.logs, self.metrics = {}, {}
         with tempfile.TemporaryDirectory() as folder:
-            wheel = pair.Wheel(options.ucx)
-            client = pair.build_client(wheel, options.build)
+            wheel, client = pair.client_of(options.ucx, options.build)
             sides = []
             for role in ("exporter", "importer"):
                 environment = {
@@ -281,7 +278,7 @@ def nothing_wrong(options):
 
 def no_peer(options):
     """Memory of each kind is registered and packed, and nobody asks for it."""
-    wheel = pair.Wheel(options.ucx)
+    wheel, client = pair.client_of(options.ucx, options.build)
     kinds = ("malloc:4M", SERVED, "single:2M", "none:2x2M")
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
@@ -290,8 +287,7 @@ def no_peer(options):
             "VMMLANE_LOG_FILE": str(log),
             "VMMLANE_METRICS_FILE": str(metrics)})
         done = subprocess.run(
-            [pair.build_client(wheel, options.build), "--role", "alone",
-             "--kind", ",".join(kinds)],
+            [client, "--role", "alone", "--kind", ",".join(kinds)],
             env=pair.environment_of(side, options.driver,
                                     "cuda_copy,cuda_ipc,tcp", "bistro"),
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -330,32 +326,25 @@ def parse_options():
     parser.add_argument("--command", required=True, help="vmmlane")
     parser.add_argument("--driver", required=True, metavar="DIR",
                         help="folder of the simulated libcuda.so.1")
-    parser.add_argument("--build", default=os.environ.get(
-        "VMMLANE_UCX_BUILD", str(pair.CACHE / "ucx-client")))
+    pair.add_build_option(parser)
     return parser.parse_args()
 
 
 def main():
     options = parse_options()
-    options.driver = Path(options.driver).resolve()
-    options.shim = Path(options.shim).resolve(strict=True)
-    options.command = Path(options.command).resolve(strict=True)
+    pair.resolve(options, "driver", "shim", "command")
     if options.ucx not in pair.wheel_versions():
         print(f"UCX {options.ucx} is not unpacked: run scripts/setup --ucx")
         return 77
-    try:
-        with_the_lane(options)
-        without_the_lane(options)
-        strict(options)
-        nothing_wrong(options)
-        no_peer(options)
-        if "1.18.1" in pair.wheel_versions():
-            strict_on_1_18(options, "1.18.1")
-    except pair.SetupError as error:
-        print(error)
-        return 77
+    with_the_lane(options)
+    without_the_lane(options)
+    strict(options)
+    nothing_wrong(options)
+    no_peer(options)
+    if "1.18.1" in pair.wheel_versions():
+        strict_on_1_18(options, "1.18.1")
     return 1 if FAILURES else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    pair.run_script(main)

@@ -23,33 +23,27 @@ void vmml_fd_close(int fd)
     errno = saved;
 }
 
-/* The soft limit, raised to `wanted` where the hard limit allows it, and as far
- * as that does to `times` what it was. */
-static rlim_t raise_limit(rlim_t wanted, unsigned times)
+/* Raise the soft limit to `wanted` where the hard one allows it, and as far as
+ * that does to `times` what it was. *limit: as it is. Returns whether there is
+ * as much. */
+static bool raise_limit(struct rlimit *limit, rlim_t wanted, unsigned times)
 {
-    struct rlimit limit;
-    rlim_t before;
+    struct rlimit raised = *limit;
 
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
-        return 0;
     /* Not raised in vain. */
-    if (limit.rlim_cur >= wanted || limit.rlim_max < wanted)
-        return limit.rlim_cur;
-    before = limit.rlim_cur;
-    limit.rlim_cur = wanted > times * before ? wanted : times * before;
-    if (limit.rlim_cur > limit.rlim_max)
-        limit.rlim_cur = limit.rlim_max;
-    if (limit.rlim_cur <= before || setrlimit(RLIMIT_NOFILE, &limit) != 0)
-        return before;
-    vmml_info("RLIMIT_NOFILE raised from %lu to %lu", (unsigned long)before,
-              (unsigned long)limit.rlim_cur);
-    return limit.rlim_cur;
-}
-
-/* Doubling keeps the number of calls small. */
-static rlim_t limit_at_least(rlim_t wanted)
-{
-    return raise_limit(wanted, 2);
+    if (limit->rlim_cur >= wanted || limit->rlim_max < wanted)
+        return limit->rlim_cur >= wanted;
+    raised.rlim_cur = times * limit->rlim_cur;
+    if (raised.rlim_cur < wanted)
+        raised.rlim_cur = wanted;
+    if (raised.rlim_cur > limit->rlim_max)
+        raised.rlim_cur = limit->rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &raised) != 0)
+        return false;
+    vmml_info("RLIMIT_NOFILE raised from %lu to %lu",
+              (unsigned long)limit->rlim_cur, (unsigned long)raised.rlim_cur);
+    *limit = raised;
+    return true;
 }
 
 /*
@@ -71,7 +65,7 @@ static void *enlarge_table(void *arg)
 }
 
 /* A number was got. The next size is begun at three quarters of the last. */
-static void stay_ahead(int fd)
+static void stay_ahead(struct rlimit *limit, int fd)
 {
     unsigned number = (unsigned)fd;
     unsigned end = atomic_load_explicit(&table_end, memory_order_relaxed);
@@ -81,7 +75,7 @@ static void stay_ahead(int fd)
         return;
     while (number >= next / 4 * 3)
         next *= 2;
-    if (raise_limit(next, 1) < next ||
+    if (!raise_limit(limit, next, 1) ||
         !atomic_compare_exchange_strong(&table_end, &end, next) ||
         number >= next / 2) /* then it has that size */
         return;
@@ -89,11 +83,10 @@ static void stay_ahead(int fd)
         vmml_debug("no thread enlarges the table of descriptors");
 }
 
-static bool leaves_room(int fd)
+/* Doubling keeps the number of calls small. */
+static bool leaves_room(struct rlimit *limit, int fd)
 {
-    rlim_t wanted = (rlim_t)fd + 1 + VMML_FD_SPARE;
-
-    return limit_at_least(wanted) >= wanted;
+    return raise_limit(limit, (rlim_t)fd + 1 + VMML_FD_SPARE, 2);
 }
 
 /* Returns -error, with nothing left open. */
@@ -104,21 +97,25 @@ static int give_up(int fd, int error)
 }
 
 /* Is there room above VMML_FD_LOWEST? */
-static bool goes_high(void)
+static bool goes_high(struct rlimit *limit)
 {
     const rlim_t least = VMML_FD_LOWEST + VMML_FD_SPARE;
     rlim_t wanted = least + VMML_FD_SPARE;
-    rlim_t hard = vmml_fd_limit().hard;
 
-    return hard > least &&
-           limit_at_least(wanted < hard ? wanted : hard) > least;
+    if (wanted > limit->rlim_max)
+        wanted = limit->rlim_max;
+    return wanted > least &&
+           (raise_limit(limit, wanted, 2) || limit->rlim_cur > least);
 }
 
 int vmml_fd_raise(int fd)
 {
+    struct rlimit limit;
     int high;
 
-    if (fd < VMML_FD_LOWEST && goes_high()) {
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return give_up(fd, errno);
+    if (fd < VMML_FD_LOWEST && goes_high(&limit)) {
         high = fcntl(fd, F_DUPFD_CLOEXEC, VMML_FD_LOWEST);
         /* EMFILE: every number from there on is taken. The low ones stay the
          * application's all the same. */
@@ -129,9 +126,9 @@ int vmml_fd_raise(int fd)
     } else if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
         return give_up(fd, errno);
     }
-    if (!leaves_room(fd))
+    if (!leaves_room(&limit, fd))
         return give_up(fd, EMFILE);
-    stay_ahead(fd);
+    stay_ahead(&limit, fd);
     return fd;
 }
 

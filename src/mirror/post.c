@@ -388,8 +388,7 @@ static bool post_on(struct vmml_mirror *mirror, const struct vmml_real *real,
     if (*result != CUDA_SUCCESS)
         return *result != CUDA_ERROR_INVALID_VALUE ||
                vmml_mirror_is_current(mirror);
-    vmml_count(copies);
-    vmml_count_by(copied_bytes, copy->length);
+    vmml_count_copy(copy->length);
     return true;
 }
 

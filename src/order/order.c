@@ -31,10 +31,6 @@
 
 #define BUCKETS 1024
 
-/* The two default streams and NULL name another stream in each context or
- * thread: not tracked. */
-#define FIRST_REAL_STREAM 3
-
 enum state {
     FREE,
     LIVE,
@@ -43,11 +39,8 @@ enum state {
 };
 
 struct slot {
-    _Atomic(CUstream) stream; /* what a look-up compares; NULL unless live */
-    _Atomic uint64_t posted_by_owner;
+    struct vmml_stream_head head;
     _Atomic uint64_t posted_by_others;
-    _Atomic unsigned owner; /* its place in the statistics; 0: nobody */
-    _Atomic uint64_t fence; /* the fences up to this one were waited for */
     _Atomic uint64_t recorded;
     _Atomic uint64_t recorded_fence; /* what lay before it is covered */
     _Atomic uint64_t finished;
@@ -60,8 +53,9 @@ struct slot {
     _Atomic uint32_t next; /* in the bucket: index plus 1 */
 } __attribute__((aligned(128)));
 
+_Atomic uint64_t vmml_order_fences;
+
 static struct {
-    _Atomic uint64_t fences;
     _Atomic bool active;
     _Atomic uint32_t used;             /* slots [0, used) were ever used */
     _Atomic uint32_t closed;           /* slots that wait to be recycled */
@@ -71,9 +65,7 @@ static struct {
 static struct slot slots[VMML_STREAMS_MAX];
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
-/* The slot that this thread used last. Whether it is still that stream's is
- * checked at each use. */
-static __thread struct slot *last_hit
+__thread struct vmml_stream_head *vmml_order_last
     __attribute__((tls_model("initial-exec")));
 
 #define GET(word) atomic_load_explicit(&(word), memory_order_acquire)
@@ -82,21 +74,7 @@ static __thread struct slot *last_hit
 
 static uint64_t posted_of(const struct slot *slot)
 {
-    return GET(slot->posted_by_owner) + GET(slot->posted_by_others);
-}
-
-static void count_posted(struct slot *slot)
-{
-    unsigned thread = vmml_stats_shard;
-
-    if (thread != 0 &&
-        atomic_load_explicit(&slot->owner, memory_order_relaxed) == thread)
-        PUT(slot->posted_by_owner,
-            atomic_load_explicit(&slot->posted_by_owner, memory_order_relaxed) +
-                1);
-    else
-        atomic_fetch_add_explicit(&slot->posted_by_others, 1,
-                                  memory_order_release);
+    return GET(slot->head.posted_by_owner) + GET(slot->posted_by_others);
 }
 
 /* --- the driver's state around our calls ---------------------------------- */
@@ -190,29 +168,20 @@ static struct slot *find(CUstream stream)
     for (steps = 0; entry != 0 && steps < VMML_STREAMS_MAX; steps++) {
         struct slot *slot = &slots[entry - 1];
 
-        if (GET(slot->stream) == stream)
+        if (GET(slot->head.stream) == stream)
             return slot;
         entry = GET(slot->next);
     }
     return NULL;
 }
 
-static bool is_trackable(CUstream stream)
+/* For this thread's next copies too. */
+static struct slot *find_again(CUstream stream)
 {
-    return (uintptr_t)stream >= FIRST_REAL_STREAM;
-}
+    struct slot *slot = vmml_order_is_trackable(stream) ? find(stream) : NULL;
 
-static inline struct slot *find_cached(CUstream stream)
-{
-    struct slot *slot = last_hit;
-
-    if (!is_trackable(stream))
-        return NULL;
-    if (slot != NULL && GET(slot->stream) == stream)
-        return slot;
-    slot = find(stream);
     if (slot != NULL)
-        last_hit = slot;
+        vmml_order_last = &slot->head;
     return slot;
 }
 
@@ -250,7 +219,7 @@ static void link_in(struct slot *slot)
     _Atomic uint32_t *bucket = bucket_of(slot->handle);
 
     PUT(slot->next, GET(*bucket));
-    PUT(slot->stream, slot->handle);
+    PUT(slot->head.stream, slot->handle);
     PUT(*bucket, (uint32_t)(slot - slots) + 1);
 }
 
@@ -267,8 +236,9 @@ static struct slot *insert(CUstream stream, CUcontext context)
     PUT(slot->recorded, posted);
     PUT(slot->recorded_fence, 0);
     PUT(slot->finished, posted);
-    PUT(slot->fence, 0);
-    PUT(slot->owner, vmml_stats_shard);
+    PUT(slot->head.fence, 0);
+    PUT(slot->head.owner, vmml_stats_shard);
+    slot->head.index = (uint32_t)(slot - slots);
     PUT(slot->state, LIVE);
     link_in(slot);
     return slot;
@@ -282,7 +252,7 @@ static void take_out(struct slot *slot)
     while (GET(*link) != entry)
         link = &slots[GET(*link) - 1].next;
     PUT(*link, GET(slot->next));
-    PUT(slot->stream, NULL);
+    PUT(slot->head.stream, NULL);
 }
 
 /* --- pins and events ------------------------------------------------------ */
@@ -342,7 +312,7 @@ enum outcome {
 static enum outcome record(const struct vmml_real *real, struct slot *slot,
                            uint64_t fence, CUresult *result)
 {
-    uint64_t posted = posted_of(slot), fences = GET(order.fences);
+    uint64_t posted = posted_of(slot), fences = GET(vmml_order_fences);
     CUevent event = NULL;
     bool pushed;
 
@@ -476,7 +446,7 @@ static struct slot *add(const struct vmml_real *real, CUstream stream)
     struct slot *slot;
     struct scope scope;
 
-    if (!is_trackable(stream))
+    if (!vmml_order_is_trackable(stream))
         return NULL;
     scope = enter_relaxed(real);
     if (GET(order.closed) != 0)
@@ -491,7 +461,7 @@ static struct slot *add(const struct vmml_real *real, CUstream stream)
         slot = insert(stream, context);
     pthread_mutex_unlock(&mutex);
     if (slot != NULL)
-        last_hit = slot;
+        vmml_order_last = &slot->head;
     else
         vmml_warn_once("more than %d streams of UCX: copies on further ones "
                        "are waited for at once",
@@ -508,7 +478,7 @@ void vmml_order_activate(void)
 
 void vmml_order_fence(void)
 {
-    atomic_fetch_add(&order.fences, 1);
+    atomic_fetch_add(&vmml_order_fences, 1);
 }
 
 /* Let `stream` wait for what `other` held at the fence. */
@@ -540,7 +510,7 @@ static CUresult wait_for(const struct vmml_real *real, CUstream stream,
 static CUresult wait_for_others(CUstream stream, struct slot *own)
 {
     const struct vmml_real *real = vmml_real();
-    uint64_t fence = GET(order.fences);
+    uint64_t fence = GET(vmml_order_fences);
     uint32_t used = GET(order.used), i;
     CUresult result = CUDA_SUCCESS, ignored;
     struct scope scope;
@@ -555,7 +525,7 @@ static CUresult wait_for_others(CUstream stream, struct slot *own)
     if (result == CUDA_SUCCESS && own != NULL) {
         if (used > 1)
             (void)record(real, own, fence, &ignored);
-        PUT(own->fence, fence);
+        PUT(own->head.fence, fence);
     }
     leave_relaxed(real, &scope);
     return result;
@@ -563,47 +533,38 @@ static CUresult wait_for_others(CUstream stream, struct slot *own)
 
 /* --- copies --------------------------------------------------------------- */
 
-static void add_to_set(struct vmml_stream_set *set, const struct slot *slot)
+CUresult vmml_order_begin_other(CUstream stream, struct vmml_stream_set *set)
 {
-    size_t index = (size_t)(slot - slots);
-    _Atomic uint64_t *word = &set->bits[index / 64];
-    uint64_t bit = 1ull << index % 64;
-
-    if ((atomic_load_explicit(word, memory_order_relaxed) & bit) == 0)
-        atomic_fetch_or(word, bit);
-}
-
-CUresult vmml_order_begin_copy(CUstream stream, struct vmml_stream_set *set)
-{
-    struct slot *slot = find_cached(stream);
+    struct slot *slot = find_again(stream);
     const struct vmml_real *real;
 
-    if (__builtin_expect(slot == NULL, 0)) {
+    if (slot == NULL) {
         real = vmml_real();
         if (real == NULL)
             return VMML_CU_MISSING;
         slot = add(real, stream);
         if (slot == NULL)
-            return GET(order.active) && GET(order.fences) != 0
+            return GET(order.active) && GET(vmml_order_fences) != 0
                        ? wait_for_others(stream, NULL)
                        : CUDA_SUCCESS;
     }
     if (set != NULL)
-        add_to_set(set, slot);
-    if (GET(slot->fence) != GET(order.fences) && GET(order.active))
+        vmml_stream_set_add(set, &slot->head);
+    if (GET(slot->head.fence) != GET(vmml_order_fences) && GET(order.active))
         return wait_for_others(stream, slot);
     return CUDA_SUCCESS;
 }
 
-CUresult vmml_order_end_copy(CUstream stream)
+CUresult vmml_order_end_other(CUstream stream)
 {
-    struct slot *slot = find_cached(stream);
+    struct slot *slot = find_again(stream);
     const struct vmml_real *real;
     struct scope scope;
     CUresult result;
 
-    if (__builtin_expect(slot != NULL, 1)) {
-        count_posted(slot);
+    if (slot != NULL) {
+        atomic_fetch_add_explicit(&slot->posted_by_others, 1,
+                                  memory_order_release);
         return CUDA_SUCCESS;
     }
     real = vmml_real();
@@ -645,7 +606,8 @@ CUresult vmml_order_stream_ends(CUstream stream)
     struct slot *slot;
     struct scope scope;
 
-    if (real == NULL || !is_trackable(stream) || GET(order.used) == 0)
+    if (real == NULL || !vmml_order_is_trackable(stream) ||
+        GET(order.used) == 0)
         return CUDA_SUCCESS;
     slot = find_and_take_out(stream);
     if (slot == NULL)
@@ -732,7 +694,7 @@ CUresult vmml_order_drain(struct vmml_stream_set *set)
             one = drain_slot(real, slot);
             if (one == CUDA_SUCCESS)
                 continue;
-            add_to_set(set, slot);
+            vmml_stream_set_add(set, &slot->head);
             result = one;
         }
     }
@@ -747,5 +709,6 @@ void vmml_order_forget(void)
     /* Not the pages that were never touched. */
     memset(slots, 0, GET(order.used) * sizeof(*slots));
     memset(&order, 0, sizeof(order));
+    atomic_store(&vmml_order_fences, 0);
     mutex = fresh;
 }

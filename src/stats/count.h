@@ -27,21 +27,45 @@ extern __thread unsigned vmml_stats_shard
 
 void vmml_count_shared(unsigned slot, uint64_t by);
 
-static inline void vmml_count_slot(unsigned slot, uint64_t by)
+static inline void vmml_count_at(_Atomic uint64_t *at, uint64_t by)
 {
-    unsigned shard = vmml_stats_shard;
-    _Atomic uint64_t *at;
-
-    if (__builtin_expect(shard == 0, 0)) {
-        vmml_count_shared(slot, by);
-        return;
-    }
-    at = &atomic_load_explicit(&vmml_stats, memory_order_relaxed)
-              ->shards[shard]
-              .counts[slot];
     atomic_store_explicit(at,
                           atomic_load_explicit(at, memory_order_relaxed) + by,
                           memory_order_relaxed);
+}
+
+/* This thread's own counts. shard: not 0. */
+static inline _Atomic uint64_t *vmml_counts_of(unsigned shard)
+{
+    return atomic_load_explicit(&vmml_stats, memory_order_relaxed)
+        ->shards[shard]
+        .counts;
+}
+
+static inline void vmml_count_slot(unsigned slot, uint64_t by)
+{
+    unsigned shard = vmml_stats_shard;
+
+    if (__builtin_expect(shard == 0, 0))
+        vmml_count_shared(slot, by);
+    else
+        vmml_count_at(&vmml_counts_of(shard)[slot], by);
+}
+
+/* One copy, in as few instructions. */
+static inline void vmml_count_copy(uint64_t bytes)
+{
+    unsigned shard = vmml_stats_shard;
+    _Atomic uint64_t *counts;
+
+    if (__builtin_expect(shard == 0, 0)) {
+        vmml_count_shared(VMML_COUNT_copies, 1);
+        vmml_count_shared(VMML_COUNT_copied_bytes, bytes);
+        return;
+    }
+    counts = vmml_counts_of(shard);
+    vmml_count_at(&counts[VMML_COUNT_copies], 1);
+    vmml_count_at(&counts[VMML_COUNT_copied_bytes], bytes);
 }
 
 #define vmml_count_by(counter, by) vmml_count_slot(VMML_COUNT_##counter, by)

@@ -161,14 +161,16 @@ static void after_fork_child(void)
 
 static int install(void)
 {
-    static atomic_flag installed = ATOMIC_FLAG_INIT;
+    /* Not zero, for a program that uses no CUDA: there it lies in a page that
+     * the loader has written, and .bss in one of its own. */
+    static atomic_bool missing = true;
     int error;
 
-    if (atomic_flag_test_and_set(&installed))
+    if (!atomic_exchange(&missing, false))
         return 0;
     error = pthread_atfork(before_fork, after_fork_parent, after_fork_child);
     if (error != 0)
-        atomic_flag_clear(&installed);
+        atomic_store(&missing, true);
     return error;
 }
 

@@ -69,11 +69,30 @@ static void vmml_leave_environment(char **variables, const char *own)
     *kept = NULL;
 }
 
+/*
+ * Is it set at all? Asked in every program that is started, so without a call
+ * of libc, which the loader would have to find, and with a name that lies in
+ * .data, in a page that the loader has written: one less is read from the file.
+ */
+static bool vmml_is_mentioned(char **variables)
+{
+    static char name[] = "VMMLANE_CHILDREN=";
+    size_t i;
+
+    for (; *variables != NULL; variables++) {
+        for (i = 0; name[i] != '\0' && (*variables)[i] == name[i]; i++)
+            ;
+        if (name[i] == '\0')
+            return true;
+    }
+    return false;
+}
+
 __attribute__((constructor)) static void vmml_children_first(void)
 {
     struct vmml_module own;
 
-    if (environ == NULL || vmml_conf_children())
+    if (environ == NULL || !vmml_is_mentioned(environ) || vmml_conf_children())
         return;
     if (vmml_module_walk((const void *)&vmml_children_first, &own))
         vmml_leave_environment(environ, own.name);

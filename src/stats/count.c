@@ -8,7 +8,7 @@ _Atomic(struct vmml_stats_file *) vmml_stats = &vmml_stats_private;
 __thread unsigned vmml_stats_shard __attribute__((tls_model("initial-exec")));
 
 static __thread bool none_left __attribute__((tls_model("initial-exec")));
-static atomic_uint shards_taken;
+atomic_uint vmml_stats_next_shard = 1;
 
 static unsigned take_shard(void)
 {
@@ -16,12 +16,13 @@ static unsigned take_shard(void)
 
     if (none_left)
         return 0;
-    shard = atomic_fetch_add_explicit(&shards_taken, 1, memory_order_relaxed);
-    if (shard < VMML_STATS_SHARDS - 1)
-        return shard + 1;
+    shard = atomic_fetch_add_explicit(&vmml_stats_next_shard, 1,
+                                      memory_order_relaxed);
+    if (shard < VMML_STATS_SHARDS)
+        return shard;
     none_left = true;
     /* It never comes near an overflow that way. */
-    atomic_store_explicit(&shards_taken, VMML_STATS_SHARDS,
+    atomic_store_explicit(&vmml_stats_next_shard, VMML_STATS_SHARDS,
                           memory_order_relaxed);
     return 0;
 }
@@ -37,11 +38,6 @@ void vmml_count_shared(unsigned slot, uint64_t by)
     }
     atomic_fetch_add_explicit(&atomic_load(&vmml_stats)->shards[0].counts[slot],
                               by, memory_order_relaxed);
-}
-
-bool vmml_count_any(void)
-{
-    return atomic_load_explicit(&shards_taken, memory_order_relaxed) != 0;
 }
 
 uint64_t vmml_count_get(unsigned slot)

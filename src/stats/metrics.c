@@ -224,7 +224,7 @@ __attribute__((destructor)) static void write_at_exit(void)
     const struct timespec pause = {0, EXIT_PAUSE_NS};
     int tries;
 
-    if (file_path[0] == '\0' || vmml_in_child)
+    if (!vmml_count_any() || file_path[0] == '\0' || vmml_in_child)
         return;
     atomic_store(&ended, true);
     for (tries = 0; atomic_flag_test_and_set(&writing); tries++) {

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 #include "stats/names.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 
 #include "base/hash.h"
 
-const char *const vmml_counter_names[VMML_COUNTERS] = {
+const char vmml_counter_names[VMML_COUNTERS][VMML_NAME_SIZE] = {
 #define VMML_COUNTER(name, meaning) #name,
 #include "stats/counters.def"
 };
@@ -16,7 +17,7 @@ const char *const vmml_counter_meanings[VMML_COUNTERS] = {
 #include "stats/counters.def"
 };
 
-const char *const vmml_hook_names[VMML_HOOKS] = {
+const char vmml_hook_names[VMML_HOOKS][VMML_NAME_SIZE] = {
 #define VMML_CU(name, params, args) #name,
 #define VMML_CU_REAL(name)
 #define VMML_UCT(type, name, params, args, missing) #name,
@@ -25,21 +26,26 @@ const char *const vmml_hook_names[VMML_HOOKS] = {
 };
 
 static const struct cause {
-    const char *label;
-    const char *text;
+    char label[VMML_NAME_SIZE];
+    char text[72];
 } causes[VMML_STATS_CAUSES] = {
 #define VMML_CAUSE(number, name, label, text) [number] = {label, text},
 #include "stats/causes.def"
 };
 
+static bool is_cause(unsigned cause)
+{
+    return cause < VMML_STATS_CAUSES && causes[cause].label[0] != '\0';
+}
+
 const char *vmml_cause_label(unsigned cause)
 {
-    return cause < VMML_STATS_CAUSES ? causes[cause].label : NULL;
+    return is_cause(cause) ? causes[cause].label : NULL;
 }
 
 const char *vmml_cause_text(unsigned cause)
 {
-    return cause < VMML_STATS_CAUSES ? causes[cause].text : NULL;
+    return is_cause(cause) ? causes[cause].text : NULL;
 }
 
 static uint64_t add_name(uint64_t hash, const char *name)

@@ -36,10 +36,13 @@ enum vmml_cause {
 #include "stats/causes.def"
 };
 
-/* Tables, VMML_COUNTERS and VMML_HOOKS long. */
-extern const char *const vmml_counter_names[VMML_COUNTERS];
+/* Tables, VMML_COUNTERS and VMML_HOOKS long. The names themselves, not where
+ * they are: the loader relocates each pointer in every program that is started,
+ * and pages of them are memory of each. */
+#define VMML_NAME_SIZE 40
+extern const char vmml_counter_names[VMML_COUNTERS][VMML_NAME_SIZE];
 extern const char *const vmml_counter_meanings[VMML_COUNTERS];
-extern const char *const vmml_hook_names[VMML_HOOKS];
+extern const char vmml_hook_names[VMML_HOOKS][VMML_NAME_SIZE];
 
 /* A word for a cause, and what it says; NULL where none has this number. */
 const char *vmml_cause_label(unsigned cause);

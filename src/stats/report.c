@@ -59,7 +59,7 @@ __attribute__((destructor)) static void tell_at_exit(void)
 {
     /* Nothing is said by a process that uses no CUDA, nor are its settings
      * read. */
-    if (vmml_in_child || !vmml_count_any() ||
+    if (!vmml_count_any() || vmml_in_child ||
         vmml_conf()->stats != VMML_STATS_EXIT)
         return;
     tell_counters();

@@ -23,16 +23,17 @@ static struct {
     pthread_mutex_t lock;
     uint8_t nonce[VMML_NONCE_SIZE];
     vmml_server_get get;
-    /* [0] is the listening socket. */
-    struct pollfd fds[1 + VMML_SERVER_CLIENTS];
-    nfds_t count;
+    nfds_t count; /* of server_fds */
     int spare; /* given up to turn somebody away where no descriptor is left */
     bool resting;
 } server = {.lock = PTHREAD_MUTEX_INITIALIZER, .spare = -1};
 
+/* The server's; [0] is the listening socket. */
+static struct pollfd server_fds[1 + VMML_SERVER_CLIENTS];
+
 static void forget(nfds_t i)
 {
-    server.fds[i] = server.fds[--server.count];
+    server_fds[i] = server_fds[--server.count];
 }
 
 static bool send_answer(int socket, int status, int fd)
@@ -68,7 +69,7 @@ static void turn_away(int fd, int error)
 
 static int accept_one(void)
 {
-    return accept4(server.fds[0].fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    return accept4(server_fds[0].fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 }
 
 static int make_spare(int fd)
@@ -89,7 +90,7 @@ static void turn_away_by_spare(void)
     fd = accept_one();
     if (fd >= 0)
         turn_away(fd, EMFILE);
-    server.spare = make_spare(server.fds[0].fd);
+    server.spare = make_spare(server_fds[0].fd);
     server.resting = fd < 0 || server.spare < 0;
 }
 
@@ -113,13 +114,13 @@ static void accept_failed(int error)
     case EINVAL:
     case EOPNOTSUPP:
         vmml_info("the socket for importers was closed by the application");
-        server.fds[0].fd = -1; /* passed over by poll(2) */
+        server_fds[0].fd = -1; /* passed over by poll(2) */
         break;
     default:
         vmml_info("no socket for importers: accept4(2) gives errno %d", error);
-        vmml_fd_close(server.fds[0].fd);
+        vmml_fd_close(server_fds[0].fd);
         vmml_fd_close(server.spare);
-        server.fds[0].fd = server.spare = -1;
+        server_fds[0].fd = server.spare = -1;
     }
 }
 
@@ -141,7 +142,7 @@ static void take(void)
     }
     fd = vmml_fd_raise(fd);
     if (fd >= 0)
-        server.fds[server.count++] =
+        server_fds[server.count++] =
             (struct pollfd){.fd = fd, .events = POLLIN};
 }
 
@@ -209,12 +210,12 @@ static void handle_events(void)
 
     /* From the end: the last entry moves to where one was. */
     while (--i > 0)
-        if (server.fds[i].revents != 0 && !answer(server.fds[i].fd, &ours)) {
+        if (server_fds[i].revents != 0 && !answer(server_fds[i].fd, &ours)) {
             if (ours)
-                vmml_fd_close(server.fds[i].fd);
+                vmml_fd_close(server_fds[i].fd);
             forget(i);
         }
-    if (server.fds[0].revents != 0)
+    if (server_fds[0].revents != 0)
         take();
 }
 
@@ -222,8 +223,8 @@ static void *serve(void *arg)
 {
     (void)arg;
     for (;;) {
-        server.fds[0].events = server.resting ? 0 : POLLIN;
-        if (poll(server.fds, server.count, server.resting ? REST_MS : -1) < 0) {
+        server_fds[0].events = server.resting ? 0 : POLLIN;
+        if (poll(server_fds, server.count, server.resting ? REST_MS : -1) < 0) {
             /* EINVAL: the limit of open files was set below our count. */
             poll(NULL, 0, REST_MS);
             continue;
@@ -263,7 +264,7 @@ int vmml_server_start(const uint8_t nonce[VMML_NONCE_SIZE], vmml_server_get get)
     fd = bind_socket();
     if (fd < 0)
         return fd;
-    server.fds[0] = (struct pollfd){.fd = fd, .events = POLLIN};
+    server_fds[0] = (struct pollfd){.fd = fd, .events = POLLIN};
     server.count = 1;
     server.spare = make_spare(fd);
     error = vmml_thread_start(serve);
@@ -291,7 +292,7 @@ void vmml_server_fork_child(void)
     nfds_t i;
 
     for (i = 0; i < server.count; i++)
-        vmml_fd_close(server.fds[i].fd);
+        vmml_fd_close(server_fds[i].fd);
     vmml_fd_close(server.spare);
     server.spare = -1;
     server.count = 0;

@@ -119,6 +119,7 @@ long gate_number(const char *name)
         {"prctl", SYS_prctl},
         {"accept4", SYS_accept4},
         {"socket", SYS_socket},
+        {"membarrier", SYS_membarrier},
     };
     size_t i;
 

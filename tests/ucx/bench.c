@@ -348,7 +348,9 @@ static void open_chunks(struct raw *raw, uint64_t export_ns[2])
     export_ns[0] = h.args[0];
     export_ns[1] = h.args[1];
     raw->reserved = raw->remote->reserved;
+    raw->reserve = now();
     CU_MUST(cuMemAddressReserve(&raw->base, raw->reserved, 0, 0, 0));
+    raw->reserve = now() - raw->reserve;
     map_all(raw, pidfd, numbers);
     close(pidfd);
     free(numbers);

@@ -39,7 +39,8 @@ struct raw {
     CUdeviceptr base; /* where offset 0 of the remote segment is */
     size_t reserved;  /* 0: opened by legacy IPC */
     const struct remote *remote;
-    double get_fd, import, map, access; /* seconds, all chunks together */
+    double reserve;                     /* seconds, */
+    double get_fd, import, map, access; /* of all chunks together */
 };
 
 /* Exports at the exporter and imports here. export_ns: args of the reply. */

@@ -346,12 +346,13 @@ void scenario_bench_cut(void)
 /* ---- publishing and the first open ---- */
 
 /* FIRST: bytes of the first transfer. */
-enum { STEPS = 10, FIRST = 1 << 20 };
+enum { STEPS = 11, FIRST = 1 << 20 };
 
 /* Microseconds. */
 static const char *const STEP_NAMES[STEPS] = {
-    "raw-export", "raw-retain", "publish", "raw-getfd",    "raw-import",
-    "raw-map",    "raw-access", "unpack",  "raw-transfer", "transfer",
+    "raw-export",   "raw-retain", "publish",     "raw-getfd",
+    "raw-import",   "raw-map",    "raw-access",  "unpack",
+    "raw-transfer", "transfer",   "raw-reserve",
 };
 
 static void measure_raw(const struct remote *remote, double *steps)
@@ -371,6 +372,7 @@ static void measure_raw(const struct remote *remote, double *steps)
     steps[4] = raw.import * 1e6;
     steps[5] = raw.map * 1e6;
     steps[6] = raw.access * 1e6;
+    steps[10] = raw.reserve * 1e6;
     raw_close(&raw);
 }
 

@@ -16,8 +16,11 @@
 #include <sys/wait.h>
 
 #include "lane/state.h"
+#include "mirror/index.h"
 #include "mirror/mirror.h"
 #include "mirror/peer.h"
+#include "mirror/state.h"
+#include "mirror/use.h"
 
 #define WINDOW (16 * CHUNK)
 #define RKEY   0x1234
@@ -110,6 +113,38 @@ static void check_bytes(CUdeviceptr to, CUdeviceptr mirror, uint64_t base,
     CHECK_EQUAL(
         lane_differs(sim_host_view(to, CHUNK), base + offset, CHUNK, seed),
         CHUNK);
+}
+
+/* A chunk is dead in the ledger a moment before its window's count of
+ * revocations says so. Who unmaps it then has nothing but the door to keep a
+ * short copy out. */
+static void closed_door_keeps_short_copies_out(void)
+{
+    struct vmml_mirror *mirror;
+    struct vmml_copy copy = {.length = 4096};
+    CUresult result = CUDA_SUCCESS;
+    vmml_uct_mem_h memh;
+    unsigned long before;
+    uint64_t base;
+
+    two_devices();
+    base = publish(1, &memh);
+    copy.src = open_mirror();
+    CHECK_CU(cuMemAlloc_v2(&copy.dst, CHUNK));
+    check_bytes(copy.dst, copy.src, base, 0, 1);
+    mirror = vmml_index_find(copy.src);
+    CHECK(mirror != NULL);
+    CHECK(vmml_mirror_post_short(vmml_real(), &copy, stream, &result));
+    CHECK_CU(result);
+    atomic_store(&mirror->closing, true);
+    before = sim_call_count("cuMemcpyDtoDAsync_v2");
+    CHECK(!vmml_mirror_post_short(vmml_real(), &copy, stream, &result));
+    CHECK_EQUAL(sim_call_count("cuMemcpyDtoDAsync_v2"), before);
+    CHECK(!vmml_posting_is_in(mirror));
+    atomic_store(&mirror->closing, false);
+    CHECK(vmml_mirror_post_short(vmml_real(), &copy, stream, &result));
+    CHECK_CU(result);
+    CHECK_CU(cuStreamSynchronize(stream));
 }
 
 /* --- a sync that failed --------------------------------------------------- */
@@ -566,6 +601,7 @@ static void dead_exporters_cost_no_descriptor(void)
 int main(int argc, char **argv)
 {
     static const struct lane_test tests[] = {
+        LANE_PAIR(closed_door_keeps_short_copies_out),
         LANE_PAIR(failed_sync_is_not_taken_for_done),
         LANE_PAIR(no_access_is_found_early),
         LANE_PAIR(growth_out_of_order),

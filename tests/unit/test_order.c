@@ -37,6 +37,7 @@ static int set_up(void **state)
     vmml_order_forget();
     memset(&set, 0, sizeof(set));
     vmml_order_activate();
+    vmml_count(copies); /* a place of its own, as a thread in a hook has */
     return 0;
 }
 
@@ -727,6 +728,7 @@ static void *post(void *argument)
     int i, first, second = 0;
 
     memset(&own, 0, sizeof(own));
+    vmml_count(copies);
     fake_set_context(1 + (int)(intptr_t)argument % 3);
     streams[0] = fake_stream(1 + (int)(intptr_t)argument % 3);
     streams[1] = fake_stream(1 + (int)(intptr_t)argument % 3);
@@ -748,6 +750,36 @@ static void *post(void *argument)
     }
     failures += fake_context_depth() != 1;
     return (void *)failures;
+}
+
+static void *copy_five_times(void *stream)
+{
+    int i;
+
+    fake_set_context(1);
+    vmml_count(copies);
+    for (i = 0; i < 5; i++)
+        copy(stream, NULL);
+    return NULL;
+}
+
+/* What is not added atomically is added by one thread alone. */
+static void test_one_stream_of_two_threads(void **state)
+{
+    CUstream a = fake_stream(1);
+    const struct vmml_stream_head *head;
+    pthread_t other;
+    int i;
+
+    copy(a, NULL);
+    head = vmml_order_last;
+    assert_int_equal(atomic_load(&head->posted_by_owner), 1);
+    assert_int_equal(pthread_create(&other, NULL, copy_five_times, a), 0);
+    assert_int_equal(pthread_join(other, NULL), 0);
+    assert_int_equal(atomic_load(&head->posted_by_owner), 1);
+    for (i = 0; i < 3; i++)
+        copy(a, NULL);
+    assert_int_equal(atomic_load(&head->posted_by_owner), 4);
 }
 
 static void test_threads(void **state)
@@ -801,6 +833,7 @@ int main(void)
         TEST(test_event_stays_while_it_is_drained),
         TEST(test_event_stays_while_it_is_waited_for),
         TEST(test_entered_again),
+        TEST(test_one_stream_of_two_threads),
         TEST(test_threads),
     };
 

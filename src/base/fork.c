@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <time.h>
 
+#include "base/clock.h"
+
 bool vmml_in_child;
 
 /* There is state: until then a fork is nobody's business. */
@@ -85,27 +87,18 @@ static void unlock_parts(void)
             vmml_fork_parts[i].unlock();
 }
 
-/* Milliseconds of CLOCK_MONOTONIC, or 0. */
-static int64_t now_ms(void)
-{
-    struct timespec time;
-
-    if (clock_gettime(CLOCK_MONOTONIC, &time) != 0)
-        return 0;
-    return (int64_t)time.tv_sec * 1000 + time.tv_nsec / 1000000;
-}
-
 /* A pause may be longer than it was asked for, and there may be no clock. */
 static bool is_patient(int64_t start, int pauses)
 {
-    return pauses < VMML_FORK_WAIT_MS && now_ms() - start < VMML_FORK_WAIT_MS;
+    return pauses < VMML_FORK_WAIT_MS &&
+           vmml_now_ms() - start < VMML_FORK_WAIT_MS;
 }
 
 /* Takes the locks. One that is noted meanwhile is waited for too. */
 static void lock_when_quiet(void)
 {
     const struct timespec pause = {.tv_nsec = 1000000};
-    int64_t start = now_ms();
+    int64_t start = vmml_now_ms();
     int pauses = 0;
 
     for (;;) {

@@ -252,8 +252,7 @@ static void count_copies(const struct end *ends, size_t count)
 
     for (i = 0; i < count; i++)
         bytes += ends[i].length;
-    vmml_count_by(copies, count);
-    vmml_count_by(copied_bytes, bytes);
+    vmml_count_copies(count, bytes);
 }
 
 static CUresult post_checked(const struct end *ends, size_t count,
@@ -388,7 +387,7 @@ static bool post_on(struct vmml_mirror *mirror, const struct vmml_real *real,
     if (*result != CUDA_SUCCESS)
         return *result != CUDA_ERROR_INVALID_VALUE ||
                vmml_mirror_is_current(mirror);
-    vmml_count_copy(copy->length);
+    vmml_count_copies(1, copy->length);
     return true;
 }
 

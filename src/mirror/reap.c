@@ -12,8 +12,8 @@
 #include "mirror/state.h"
 
 #include <errno.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "mirror/use.h"
 
@@ -26,14 +26,6 @@ static struct {
     struct vmml_peer *peers;
     struct vmml_peer *strip; /* by next_condemned, and still in the list */
 } batch;
-
-static uint64_t now_ms(void)
-{
-    struct timespec time = {0, 0};
-
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (uint64_t)time.tv_sec * 1000 + (uint64_t)time.tv_nsec / 1000000;
-}
 
 /* ---- mirrors ---- */
 
@@ -143,7 +135,7 @@ static bool collect_peer(struct vmml_peer *peer)
 
 static bool collect(void)
 {
-    uint64_t now = now_ms();
+    uint64_t now = (uint64_t)vmml_now_ms();
     struct vmml_mirror *mirror, *next_mirror;
     struct vmml_peer *peer, *next_peer;
     bool more = false;

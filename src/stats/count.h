@@ -53,19 +53,19 @@ static inline void vmml_count_slot(unsigned slot, uint64_t by)
         vmml_count_at(&vmml_counts_of(shard)[slot], by);
 }
 
-/* One copy, in as few instructions. */
-static inline void vmml_count_copy(uint64_t bytes)
+/* Copies that were posted, in few instructions. */
+static inline void vmml_count_copies(uint64_t count, uint64_t bytes)
 {
     unsigned shard = vmml_stats_shard;
     _Atomic uint64_t *counts;
 
     if (__builtin_expect(shard == 0, 0)) {
-        vmml_count_shared(VMML_COUNT_copies, 1);
+        vmml_count_shared(VMML_COUNT_copies, count);
         vmml_count_shared(VMML_COUNT_copied_bytes, bytes);
         return;
     }
     counts = vmml_counts_of(shard);
-    vmml_count_at(&counts[VMML_COUNT_copies], 1);
+    vmml_count_at(&counts[VMML_COUNT_copies], count);
     vmml_count_at(&counts[VMML_COUNT_copied_bytes], bytes);
 }
 

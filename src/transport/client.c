@@ -5,9 +5,9 @@
 #include <poll.h>
 #include <stdbool.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/fork.h"
 
@@ -18,22 +18,12 @@
 
 /* ---- patience ---- */
 
-/* Milliseconds of CLOCK_MONOTONIC, or -1. */
-static int64_t now_ms(void)
-{
-    struct timespec time;
-
-    if (clock_gettime(CLOCK_MONOTONIC, &time) != 0)
-        return -1;
-    return (int64_t)time.tv_sec * 1000 + time.tv_nsec / 1000000;
-}
-
 /* Since `start`. Where the clock cannot be read, what is known: `least`. */
 static unsigned passed(int64_t start, unsigned least)
 {
-    int64_t now = now_ms();
+    int64_t now = vmml_now_ms();
 
-    return start < 0 || now < start ? least : (unsigned)(now - start);
+    return start == 0 || now < start ? least : (unsigned)(now - start);
 }
 
 static void spend(unsigned *patience, unsigned ms)
@@ -48,7 +38,7 @@ static void spend(unsigned *patience, unsigned ms)
 static int wait_for(int fd, short events, unsigned *patience)
 {
     struct pollfd set = {.fd = fd, .events = events};
-    int64_t start = now_ms();
+    int64_t start = vmml_now_ms();
     int holds = vmml_fork_let_go();
     unsigned waited = 0;
     int count = 0, error = 0;

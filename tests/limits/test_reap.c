@@ -268,23 +268,38 @@ static void device_elements_keep_everything(void)
     CHECK_EQUAL(sim_call_count("cuMemAddressFree"), 0);
 }
 
+static void start_closed(struct pair *pair)
+{
+    start(pair, 1);
+    pair->mirror = im_attach(pair->key);
+    CHECK(im_close(pair->mirror));
+}
+
+static void its_end_frees_nothing(struct pair *pair)
+{
+    ex_kill(&pair->ex);
+    let_the_watcher_look();
+    CHECK(maps_of("vmmlane-ledger") == 1);
+    CHECK_EQUAL(sim_call_count("cuMemAddressFree"), 0);
+}
+
+static void all_is_freed(void)
+{
+    CHECK(lane_wait(no_ledger, NULL));
+    wait_for_frees(1);
+}
+
 /* One who looks at the tables keeps what he may have found. */
 static void a_user_keeps_what_was_taken_out(void)
 {
     struct pair pair;
     unsigned use;
 
-    start(&pair, 1);
-    pair.mirror = im_attach(pair.key);
-    CHECK(im_close(pair.mirror));
+    start_closed(&pair);
     use = vmml_use_begin();
-    ex_kill(&pair.ex);
-    let_the_watcher_look();
-    CHECK(maps_of("vmmlane-ledger") == 1);
-    CHECK_EQUAL(sim_call_count("cuMemAddressFree"), 0);
+    its_end_frees_nothing(&pair);
     vmml_use_end(use);
-    CHECK(lane_wait(no_ledger, NULL));
-    wait_for_frees(1);
+    all_is_freed();
 }
 
 /* One who posts a short copy, too. */
@@ -293,20 +308,14 @@ static void a_poster_keeps_what_was_taken_out(void)
     struct vmml_posting *posting;
     struct pair pair;
 
-    start(&pair, 1);
-    pair.mirror = im_attach(pair.key);
-    CHECK(im_close(pair.mirror));
+    start_closed(&pair);
     vmml_count(copies);
     posting = vmml_posting_begin(NULL);
     CHECK(posting != NULL);
     CHECK(vmml_posting_begin(NULL) == NULL);
-    ex_kill(&pair.ex);
-    let_the_watcher_look();
-    CHECK(maps_of("vmmlane-ledger") == 1);
-    CHECK_EQUAL(sim_call_count("cuMemAddressFree"), 0);
+    its_end_frees_nothing(&pair);
     vmml_posting_end(posting);
-    CHECK(lane_wait(no_ledger, NULL));
-    wait_for_frees(1);
+    all_is_freed();
 }
 
 /* --- churn ---------------------------------------------------------------- */

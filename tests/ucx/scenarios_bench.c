@@ -34,6 +34,22 @@ static double *room(void)
     return values;
 }
 
+static void make_rooms(struct lane *lanes, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        lanes[i].seconds = room();
+        lanes[i].post = room();
+    }
+}
+
+static void free_rooms(struct lane *lanes, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        free(lanes[i].seconds);
+        free(lanes[i].post);
+    }
+}
+
 static double by_ucx(struct lane *lane, enum operation operation,
                      uint64_t offset, uint64_t length, double *post)
 {
@@ -190,10 +206,7 @@ static void all_sizes(const char *name, struct lane *lanes, size_t count)
     const char *at = opt.sizes;
     uint64_t length;
 
-    for (size_t i = 0; i < count; i++) {
-        lanes[i].seconds = room();
-        lanes[i].post = room();
-    }
+    make_rooms(lanes, count);
     local_buffer(all);
     while ((length = next_size(&at, all)) != 0)
         for (int op = OP_GET; op <= OP_PUT; op++) {
@@ -202,10 +215,7 @@ static void all_sizes(const char *name, struct lane *lanes, size_t count)
 
             print_lanes(name, lanes, count, OPERATIONS[op], length, done);
         }
-    for (size_t i = 0; i < count; i++) {
-        free(lanes[i].seconds);
-        free(lanes[i].post);
-    }
+    free_rooms(lanes, count);
 }
 
 static struct remote malloc_beside(const struct remote *remote)
@@ -534,17 +544,11 @@ void scenario_bench_tag(void)
     const char *at = opt.sizes;
     uint64_t length;
 
-    for (int i = 0; i < LANES; i++) {
-        lanes[i].seconds = room();
-        lanes[i].post = room();
-    }
+    make_rooms(lanes, LANES);
     local_buffer(vmm.length);
     while ((length = next_size(&at, vmm.length)) != 0)
         time_messages(lanes, length);
-    for (int i = 0; i < LANES; i++) {
-        free(lanes[i].seconds);
-        free(lanes[i].post);
-    }
+    free_rooms(lanes, LANES);
     raw_close(&vmm_raw);
     raw_close(&plain_raw);
     remote_free(&plain);
@@ -591,11 +595,12 @@ void scenario_bench_storm(void)
     struct key keys[2];
     size_t count = (size_t)opt.growth;
     struct lane lanes[] = {
-        {.name = "vmm", .seconds = room(), .post = room()},
-        {.name = "malloc", .seconds = room(), .post = room()},
+        {.name = "vmm"},
+        {.name = "malloc"},
     };
     uint64_t length;
 
+    make_rooms(lanes, 2);
     remotes[0] = remote_alloc(opt.kind, 0);
     remotes[1] = malloc_beside(&remotes[0]);
     length = remotes[0].length / count & ~7u;
@@ -614,9 +619,8 @@ void scenario_bench_storm(void)
         print_lanes("storm", lanes, 2, OPERATIONS[op], length * count,
                     (size_t)opt.reps);
     }
+    free_rooms(lanes, 2);
     for (int i = 0; i < 2; i++) {
-        free(lanes[i].seconds);
-        free(lanes[i].post);
         key_destroy(&keys[i]);
         remote_free(&remotes[i]);
     }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A small model of the driver's VMM calls for unit tests, in the place of
- * doors/real.c: vmml_real(), vmml_conf() and vmml_hook_caller() are defined
- * here. Answers are those measured on a real driver; no memory is behind
- * them. Thread-safe.
+ * doors/real.c: what vmml_real(), vmml_conf() and vmml_hook_caller() answer is
+ * defined here. Answers are those measured on a real driver; no memory is
+ * behind them. Thread-safe.
  */
 #ifndef VMML_TESTS_DRIVER_MODEL_H
 #define VMML_TESTS_DRIVER_MODEL_H

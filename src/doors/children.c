@@ -76,7 +76,7 @@ static void vmml_leave_environment(char **variables, const char *own)
  */
 static bool vmml_is_mentioned(char **variables)
 {
-    static char name[] = "VMMLANE_CHILDREN=";
+    static char name[] __attribute__((section(".data"))) = "VMMLANE_CHILDREN=";
     size_t i;
 
     for (; *variables != NULL; variables++) {

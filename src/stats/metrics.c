@@ -221,7 +221,7 @@ void vmml_metrics_start(void)
 
 __attribute__((destructor)) static void write_at_exit(void)
 {
-    const struct timespec pause = {0, EXIT_PAUSE_NS};
+    static const struct timespec pause = {0, EXIT_PAUSE_NS};
     int tries;
 
     if (!vmml_count_any() || file_path[0] == '\0' || vmml_in_child)

@@ -1331,7 +1331,7 @@ static void take_off(struct flight *flight)
         MUST(cuMemcpyDtoDAsync(flight->ptr + flight->chunk, flight->ptr,
                                flight->chunk, flight->stream));
     }
-    if (simulated() && sim_wait_held(1, 10000) != 0) {
+    if (simulated() && sim_wait_held(1, 60000) != 0) {
         check(false, "a copy is held");
     }
 }

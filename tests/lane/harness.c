@@ -40,7 +40,7 @@ static bool has_pidfd(void)
 static void run_child(const struct lane_test *test)
 {
     setpgid(0, 0);
-    alarm(240);
+    alarm(LANE_TEST_SECONDS);
     if (test->needs_pidfd && !has_pidfd()) {
         fprintf(stderr, "pidfd_getfd(2) is not permitted here\n");
         _exit(SKIPPED);
@@ -139,7 +139,7 @@ uint64_t lane_ms(void)
 
 bool lane_wait(bool (*done)(void *arg), void *arg)
 {
-    uint64_t end = lane_ms() + 20000;
+    uint64_t end = lane_ms() + LANE_WAIT_MS;
 
     while (!done(arg)) {
         if (lane_ms() > end)

@@ -85,7 +85,12 @@ void lane_fds_note(void);
 unsigned lane_fds_new(void);
 unsigned lane_fds_inherited(void);
 
-/* Until `done(arg)` or 20 s have passed; returns whether it was. */
+/* Milliseconds that a wait may take, and seconds of a whole test: they end what
+ * hangs, and a machine that does much else is not to reach them. */
+#define LANE_WAIT_MS      120000
+#define LANE_TEST_SECONDS 900
+
+/* Until `done(arg)` or LANE_WAIT_MS have passed; returns whether it was. */
 bool lane_wait(bool (*done)(void *arg), void *arg);
 
 /* Before cuInit: device memory of this process and its children alone, so that

@@ -62,7 +62,7 @@ static void refused(const struct pair *pair, size_t from, size_t length)
 static void refused_soon(const struct pair *pair, size_t from, size_t length,
                          unsigned seed)
 {
-    uint64_t end = lane_ms() + 20000;
+    uint64_t end = lane_ms() + LANE_WAIT_MS;
 
     while (im_post(im_buffer(), pair->mirror + from, length) == CUDA_SUCCESS) {
         CHECK_CU(cuStreamSynchronize(im_stream()));
@@ -435,7 +435,7 @@ static void idle_memory_is_present_or_refused(void)
     ex_dereg(&pair.ex, pair.memh);
     ex_fill(&pair.ex, pair.base, CHUNK, 5);
     expect(&pair, 0, CHUNK, 5);
-    end = lane_ms() + 20000;
+    end = lane_ms() + LANE_WAIT_MS;
     while (im_post(im_buffer(), pair.mirror, CHUNK) == CUDA_SUCCESS) {
         CHECK(lane_ms() < end);
         usleep(20000);
@@ -758,7 +758,7 @@ static void a_running_copy_is_waited_for(void)
     bytes = sim_host_view(im_buffer(), 4 * CHUNK);
     sim_hold_copies(1);
     CHECK_CU(im_post(im_buffer(), pair.mirror, 4 * CHUNK));
-    CHECK_EQUAL(sim_wait_held(1, 10000), 0);
+    CHECK_EQUAL(sim_wait_held(1, LANE_WAIT_MS), 0);
     CHECK_CU(ex_unmap(&pair.ex, pair.base, 2 * CHUNK));
     ex_map(&pair.ex, pair.base, CHUNK, 2, 2);
     ex_key(&pair.ex, pair.base, 4 * CHUNK, pair.key);
@@ -798,7 +798,7 @@ static void unmapped_when_the_wait_succeeds(void)
     bytes = sim_host_view(im_buffer(), 4 * CHUNK);
     sim_hold_copies(1);
     CHECK_CU(im_post(im_buffer(), pair.mirror, 4 * CHUNK));
-    CHECK_EQUAL(sim_wait_held(1, 10000), 0);
+    CHECK_EQUAL(sim_wait_held(1, LANE_WAIT_MS), 0);
     CHECK_EQUAL(sim_fail("cuEventSynchronize", 1, CUDA_ERROR_OUT_OF_MEMORY, 1),
                 0);
     CHECK_CU(ex_unmap(&pair.ex, pair.base, 2 * CHUNK));
@@ -834,7 +834,7 @@ static void other_streams_are_not_waited_for(void)
     CHECK_CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     sim_hold_copies(1);
     CHECK_CU(vmml_cuMemcpyDtoDAsync_v2(lane_caller(), to, from, CHUNK, stream));
-    CHECK_EQUAL(sim_wait_held(1, 10000), 0);
+    CHECK_EQUAL(sim_wait_held(1, LANE_WAIT_MS), 0);
     CHECK_CU(ex_unmap(&pair.ex, pair.base, CHUNK));
     CHECK_EQUAL(im_post(im_buffer(), pair.mirror, CHUNK),
                 CUDA_ERROR_INVALID_VALUE);
@@ -859,7 +859,7 @@ static void a_destroyed_stream_is_waited_for(void)
     sim_hold_copies(1);
     CHECK_CU(vmml_cuMemcpyDtoDAsync_v2(lane_caller(), im_buffer(), pair.mirror,
                                        2 * CHUNK, stream));
-    CHECK_EQUAL(sim_wait_held(1, 10000), 0);
+    CHECK_EQUAL(sim_wait_held(1, LANE_WAIT_MS), 0);
     CHECK_CU(vmml_cuStreamDestroy_v2(lane_caller(), stream));
     CHECK_CU(ex_unmap(&pair.ex, pair.base, 2 * CHUNK));
     usleep(500000); /* the watcher's turn */
@@ -882,7 +882,7 @@ static void exporter_dies_under_a_copy(void)
     bytes = sim_host_view(im_buffer(), 2 * CHUNK);
     sim_hold_copies(1);
     CHECK_CU(im_post(im_buffer(), pair.mirror, 2 * CHUNK));
-    CHECK_EQUAL(sim_wait_held(1, 10000), 0);
+    CHECK_EQUAL(sim_wait_held(1, LANE_WAIT_MS), 0);
     ex_kill(&pair.ex);
     usleep(500000);
     CHECK_EQUAL(sim_call_count("cuMemUnmap"), 0);

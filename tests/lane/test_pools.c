@@ -908,7 +908,7 @@ static void copies_under_way_end_first(void)
     sim_set_copy_slice(64 << 10);
     sim_hold_copies(1);
     CHECK_CU(im_post(im_buffer(), pair.mirror, 16 * MIB));
-    CHECK_EQUAL(sim_wait_held(1, 20000), 0);
+    CHECK_EQUAL(sim_wait_held(1, LANE_WAIT_MS), 0);
     CHECK_CU(ex_run(&pair.ex, ex_free, pair.base));
     usleep(500000); /* the watcher waits for the copy */
     CHECK_EQUAL(sim_call_count("cuMemFree_v2"), 0);
@@ -1095,7 +1095,7 @@ static void exporter_dies(void)
 
     start(&pair, 4 * MIB);
     ex_kill(&pair.ex);
-    end = lane_ms() + 20000;
+    end = lane_ms() + LANE_WAIT_MS;
     while (im_post(im_buffer(), pair.mirror, 64) == CUDA_SUCCESS)
         CHECK(lane_ms() < end);
     CHECK(!im_prepare(key));

@@ -298,7 +298,7 @@ static void choose_load(void)
     if (seconds > 0) {
         load = &heavy;
         end_ms = lane_ms() + 1000ul * seconds;
-        alarm(seconds + 240);
+        alarm(seconds + LANE_TEST_SECONDS);
     }
     slot_count = SLOTS_EACH * load->mappers;
 }

@@ -211,7 +211,7 @@ static void open_pinned_or_copied_from_stays(void)
     CHECK(vmml_mirror_hand_out(pair[1].mirror, 99));
     sim_hold_copies(1);
     CHECK_CU(im_post(im_buffer(), pair[2].mirror, 2 * CHUNK));
-    CHECK_EQUAL(sim_wait_held(1, 10000), 0);
+    CHECK_EQUAL(sim_wait_held(1, LANE_WAIT_MS), 0);
     CHECK(im_close(pair[1].mirror));
     CHECK(im_close(pair[2].mirror));
     for (i = 0; i < 3; i++)
@@ -329,7 +329,7 @@ static void churn_of_exporters(void)
     unsigned i, fds = 0, most_ledgers = 0, open = 0;
     struct pair pair, last;
 
-    alarm(60 + count / 5);
+    alarm(LANE_TEST_SECONDS + count / 5);
     ex_nursery();
     start(&last, 1);
     last.mirror = im_attach(last.key);

@@ -129,7 +129,7 @@ static void rounds(enum wake wake)
     CUdeviceptr mirror;
     unsigned round;
 
-    alarm(300);
+    alarm(LANE_TEST_SECONDS);
     exporter = &ex;
     ex_reserve_at(&ex, base, WINDOW);
     lane_cuda(0);
@@ -278,7 +278,7 @@ static void a_copy_runs_meanwhile(void)
     memset(bytes, 0xee, CHUNKS * CHUNK);
     sim_hold_copies(1);
     CHECK_CU(im_post(im_buffer(), pair.mirror, CHUNKS * CHUNK));
-    CHECK_EQUAL(sim_wait_held(1, 10000), 0);
+    CHECK_EQUAL(sim_wait_held(1, LANE_WAIT_MS), 0);
     CHECK_CU(ex_unmap(&pair.ex, pair.base, CHUNKS * CHUNK));
     sleep(1); /* several turns of the watcher */
     CHECK_EQUAL(sim_memory_used(0), pair.without + CHUNKS * CHUNK);

@@ -135,7 +135,7 @@ def transfer(command, folder, driver, clients):
     for name, program, lane in (('without', client, 'emulation'),
                                 ('vmmlane run', wrapper, 'cuda_ipc')):
         side = pair.Side(ucx, program)
-        outcome = pair.run_pair(side, side, 'whole', 'vmm:4x2M', timeout=60,
+        outcome = pair.run_pair(side, side, 'whole', 'vmm:4x2M',
                                 driver=Path(driver).resolve(),
                                 arguments=['--reps', '1'])
         check(f'a transfer, {name}: exit status', outcome.codes, (0, 0))

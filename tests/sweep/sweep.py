@@ -78,7 +78,7 @@ HURRY = [f"most {side} {','.join(32 * ['999999999999'])}" for side in SIDES]
 WAIT_ALL = [f"most {side} -" for side in SIDES]
 BATCH = 24  # runs in one pair of processes
 AGAIN = 5  # times that a suspected leak is tried
-WAIT = 20  # seconds that a client waits for its peer or a request
+WAIT = 60  # seconds that a client waits for its peer or a request
 
 # errno.h and cuda.h; 0 is the one that libc_calls.c and driver_calls.c give.
 MORE_ERRORS = {

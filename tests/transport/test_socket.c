@@ -767,7 +767,7 @@ static void forked_child_is_no_server(void)
     CHECK(waitpid(server.pid, NULL, 0) == server.pid);
     /* When the child, too, has come so far. */
     end.fd = socket;
-    CHECK(poll(&end, 1, 20000) == 1 && (end.revents & POLLHUP));
+    CHECK(poll(&end, 1, LANE_WAIT_MS) == 1 && (end.revents & POLLHUP));
     CHECK_EQUAL(ask(socket, nonce, SLOT, SERIAL), -EPIPE);
     CHECK_EQUAL(connect_to(nonce), -ECONNREFUSED);
 }

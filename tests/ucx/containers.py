@@ -145,8 +145,7 @@ def run(row, options, wheel, client, networks, rootless):
             sides.append(pair.Side(
                 wheel, program, shim=options.shim,
                 environment={} if row.net else {"UCX_NET_DEVICES": DEVICE}))
-        return pair.run_pair(*sides, "whole", MEMORY, driver=options.driver,
-                             timeout=60)
+        return pair.run_pair(*sides, "whole", MEMORY, driver=options.driver)
 
 
 def problems(row, outcome):

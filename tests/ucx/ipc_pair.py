@@ -124,7 +124,7 @@ class Side:
     def end(self):
         self.process.stdin.close()
         try:
-            return self.process.wait(timeout=30)
+            return self.process.wait(timeout=120)
         except subprocess.TimeoutExpired:
             self.process.kill()
             return self.process.wait()

@@ -165,7 +165,7 @@ def parse_options():
     parser.add_argument("--driver", required=True, metavar="DIR",
                         help="folder of the simulated libcuda.so.1")
     parser.add_argument("--gate", required=True, help="run_gated")
-    parser.add_argument("--timeout", type=float, default=60)
+    parser.add_argument("--timeout", type=float, default=pair.SECONDS)
     pair.add_build_option(parser)
     parser.add_argument("--nixl-python",
                         default=str(pair.ROOT / ".venv/bin/python"),

@@ -475,7 +475,7 @@ def parse_options():
     parser.add_argument("--sample", action="store_true",
                         help="the same, and run a few pairs")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--timeout", type=float, default=60)
+    parser.add_argument("--timeout", type=float, default=pair.SECONDS)
     pair.add_build_option(parser)
     return parser.parse_args()
 

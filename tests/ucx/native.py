@@ -150,7 +150,7 @@ def parse_options():
     parser.add_argument("--driver", metavar="DIR",
                         help="folder of the simulated libcuda.so.1")
     parser.add_argument("--ucx", default=BUILD, metavar="VERSION")
-    parser.add_argument("--timeout", type=float, default=60)
+    parser.add_argument("--timeout", type=float, default=pair.SECONDS)
     pair.add_build_option(parser)
     parser.add_argument("--verbose", action="store_true")
     return parser.parse_args()

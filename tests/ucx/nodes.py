@@ -251,7 +251,7 @@ def parse_options():
     parser.add_argument("--quick", action="store_true",
                         help="the main ones of them")
     parser.add_argument("--all", action="store_true")
-    parser.add_argument("--timeout", type=float, default=60)
+    parser.add_argument("--timeout", type=float, default=pair.SECONDS)
     pair.add_build_option(parser)
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()

@@ -32,6 +32,10 @@ WARNINGS = [
     "-Werror",
 ]
 TIMEOUT = 124
+# That a pair may take, and that one side may take after the other has ended:
+# they end what hangs, and a machine that does much else is not to reach them.
+SECONDS = 240
+MOMENT = 60
 SKIP = 77  # the client's EXIT_SKIP
 SIOCGIFADDR = 0x8915  # linux/sockios.h
 
@@ -382,7 +386,7 @@ def wait_both(processes, timeout, ends_together=False):
             if codes[i] is None:
                 codes[i] = process.poll()
                 if codes[i] is not None and (codes[i] != 0 or ends_together):
-                    end = min(end, time.monotonic() + 10)
+                    end = min(end, time.monotonic() + MOMENT)
         time.sleep(0.005)
     for i, process in enumerate(processes):
         end_group(process)
@@ -414,7 +418,7 @@ def parse(log):
     return results, expects, skipped, ipc
 
 
-def run_pair(exporter, importer, scenario, kind, *, driver=None, timeout=60,
+def run_pair(exporter, importer, scenario, kind, *, driver=None, timeout=SECONDS,
              tls="cuda_copy,cuda_ipc,tcp", hook_mode="bistro", arguments=()):
     """Runs both processes to their end and parses what they printed."""
     sockets = socket.socketpair()

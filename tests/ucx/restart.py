@@ -7,6 +7,7 @@ that is not allowed.
 
 import argparse
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -22,7 +23,7 @@ UNSHARE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
 
 def start(side, role, channels, log, options, pid=None):
     arguments = ["--role", role, "--scenario", "restarted", "--kind",
-                 options.kind, "--timeout", "20"]
+                 options.kind, "--timeout", str(pair.SECONDS)]
     for name, own in zip(("--fd", "--next-fd"), channels):
         arguments += [name, str(own.fileno())]
     environment = pair.environment_of(side, options.driver,
@@ -46,12 +47,16 @@ def run(side, options):
     try:
         for own in (*one, two[1]):
             own.close()
-        first.wait(30)
+        first.wait(pair.SECONDS)
+        # A thread that it begins now would get the number.
+        importer.send_signal(signal.SIGSTOP)
+        os.waitpid(importer.pid, os.WUNTRACED)
         second = start(side, "exporter", [two[0]], exporter_log, options,
                        first.pid)
+        importer.send_signal(signal.SIGCONT)
         two[0].close()
-        importer.wait(30)
-        second.wait(10)
+        importer.wait(pair.SECONDS)
+        second.wait(pair.MOMENT)
     except subprocess.TimeoutExpired:
         pass
     finally:

@@ -804,7 +804,7 @@ def parse_options():
     parser.add_argument("--ratio", type=float, metavar="R",
                         help="compare speeds with cuMemAlloc memory's; fail "
                              "below R of it (for a GPU that nobody else uses)")
-    parser.add_argument("--timeout", type=float, default=60)
+    parser.add_argument("--timeout", type=float, default=pair.SECONDS)
     parser.add_argument("--jobs", type=int, default=1)
     pair.add_build_option(parser)
     parser.add_argument("--visible", nargs=2, metavar=("E", "I"),

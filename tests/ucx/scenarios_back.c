@@ -12,7 +12,7 @@
 /* Longest wait for memory that the other side holds: README, "A key names
  * addresses", says 200 ms; the rest is for a busy machine and, after a kill,
  * for the kernel. */
-#define BOUND_SECONDS 10.0
+#define BOUND_SECONDS 40.0
 
 /* ---- the state of both processes ---- */
 

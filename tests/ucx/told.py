@@ -101,7 +101,7 @@ class Run:
             watcher = Watcher(options.command, folder, enough or {})
             watcher.start()
             self.outcome = pair.run_pair(*sides, "whole", kind,
-                                         driver=options.driver, timeout=60,
+                                         driver=options.driver,
                                          arguments=arguments)
             watcher.ended = True
             watcher.join()
@@ -291,7 +291,7 @@ def no_peer(options):
             env=pair.environment_of(side, options.driver,
                                     "cuda_copy,cuda_ipc,tcp", "bistro"),
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, timeout=60)
+            stderr=subprocess.STDOUT, text=True, timeout=pair.SECONDS)
         check("no peer: registered and packed", done.returncode, 0)
         _, expects, _, _ = pair.parse(done.stdout)
         check("no peer: each kind", expects, [(kind, True) for kind in kinds])

@@ -505,7 +505,10 @@ def available(options):
 def run_matrix(options):
     known = read_tsv(TSV) if TSV.exists() else []
     pair.need_driver(options)
-    prepare(options, available(options))
+    builds = available(options)
+    if not builds:
+        raise pair.SetupError("no UCX to run: scripts/setup --ucx")
+    prepare(options, builds)
     found = run_all(options)
     if not options.write:
         faults = compare(found, known)

@@ -3,6 +3,20 @@
 #include "hooks.h"
 #include "order/order.h"
 
+CUresult vmml_cuStreamCreate VMML_WITH_CALLER((CUstream * stream,
+                                               unsigned flags))
+{
+    const struct vmml_real *real = vmml_real();
+    CUresult result;
+
+    if (real == NULL || real->cuStreamCreate == NULL)
+        return VMML_CU_MISSING;
+    result = real->cuStreamCreate(stream, flags);
+    if (result == CUDA_SUCCESS)
+        vmml_order_stream_begins(*stream);
+    return result;
+}
+
 /* Whoever ends it: a stream that was never tracked costs one look-up. */
 CUresult vmml_cuStreamDestroy_v2 VMML_WITH_CALLER((CUstream stream))
 {

@@ -47,6 +47,7 @@ struct slot {
     _Atomic(CUevent) event; /* made when it is first needed */
     CUstream handle;        /* constant while pinned */
     CUcontext context;
+    uint64_t context_id; /* plus 1; 0: it cannot be told */
     _Atomic uint32_t state;
     _Atomic uint32_t pins;
     _Atomic uint32_t holds;
@@ -200,6 +201,22 @@ static CUcontext context_of(const struct vmml_real *real, CUstream stream)
     return context;
 }
 
+/* The context's id plus 1; 0 where the driver has none to tell. */
+static CUresult id_of(const struct vmml_real *real, CUcontext context,
+                      uint64_t *id)
+{
+    unsigned long long told = 0;
+    CUresult result;
+
+    *id = 0;
+    if (real->cuCtxGetId == NULL) /* before CUDA 12.0 */
+        return CUDA_SUCCESS;
+    result = real->cuCtxGetId(context, &told);
+    if (result == CUDA_SUCCESS)
+        *id = told + 1;
+    return result;
+}
+
 static struct slot *take_free(void)
 {
     uint32_t used = GET(order.used), i;
@@ -223,7 +240,7 @@ static void link_in(struct slot *slot)
     PUT(*bucket, (uint32_t)(slot - slots) + 1);
 }
 
-static struct slot *insert(CUstream stream, CUcontext context)
+static struct slot *insert(CUstream stream, CUcontext context, uint64_t id)
 {
     struct slot *slot = take_free();
     uint64_t posted;
@@ -233,6 +250,7 @@ static struct slot *insert(CUstream stream, CUcontext context)
     posted = posted_of(slot);
     slot->handle = stream;
     slot->context = context;
+    slot->context_id = id;
     PUT(slot->recorded, posted);
     PUT(slot->recorded_fence, 0);
     PUT(slot->finished, posted);
@@ -274,6 +292,28 @@ static bool pin(struct slot *slot, uint32_t *state)
 static void unpin(struct slot *slot)
 {
     atomic_fetch_sub(&slot->pins, 1);
+}
+
+/*
+ * Make the slot's context current. Another one may lie at the address of one
+ * that is gone, as the primary one does after a reset: streams and events of
+ * the old one must not be used in it. Its id is another (driver documentation,
+ * cuCtxGetId: "unique for the life of the program").
+ */
+static CUresult push_context(const struct vmml_real *real,
+                             const struct slot *slot)
+{
+    CUresult result = real->cuCtxPushCurrent_v2(slot->context);
+    uint64_t id;
+
+    if (result != CUDA_SUCCESS || slot->context_id == 0)
+        return result;
+    result = id_of(real, slot->context, &id);
+    if (result == CUDA_SUCCESS && id != slot->context_id)
+        result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (result != CUDA_SUCCESS)
+        vmml_pop_context(real);
+    return result;
 }
 
 /* In the slot's context. */
@@ -321,7 +361,7 @@ static enum outcome record(const struct vmml_real *real, struct slot *slot,
         return OVER;
     if (posted == GET(slot->recorded) || GET(slot->recorded_fence) >= fence)
         return COVERED;
-    *result = real->cuCtxPushCurrent_v2(slot->context);
+    *result = push_context(real, slot);
     pushed = *result == CUDA_SUCCESS;
     if (is_gone(*result)) {
         PUT(slot->finished, posted);
@@ -368,11 +408,22 @@ static bool has_ended(const struct vmml_real *real, struct slot *slot)
 {
     uint64_t recorded = GET(slot->recorded);
     CUevent event = GET(slot->event);
+    CUresult pushed;
+    bool ended;
 
-    if (event == NULL || !has_event_ended(real->cuEventQuery(event)))
+    if (event == NULL)
         return false;
-    PUT(slot->finished, recorded);
-    return true;
+    pushed = push_context(real, slot);
+    if (is_gone(pushed)) {
+        PUT(slot->finished, posted_of(slot));
+        return true;
+    }
+    ended = has_event_ended(real->cuEventQuery(event));
+    if (pushed == CUDA_SUCCESS)
+        vmml_pop_context(real);
+    if (ended)
+        PUT(slot->finished, recorded);
+    return ended;
 }
 
 /* --- slots that are used again -------------------------------------------- */
@@ -385,16 +436,8 @@ static bool is_closed_and_idle(const struct vmml_real *real, struct slot *slot)
     if (!pin(slot, &state))
         return false;
     closed = state == CLOSED;
-    if (closed && !is_idle(slot)) {
-        CUresult result = real->cuCtxPushCurrent_v2(slot->context);
-
-        if (is_gone(result))
-            PUT(slot->finished, posted_of(slot));
-        else
-            (void)has_ended(real, slot);
-        if (result == CUDA_SUCCESS)
-            vmml_pop_context(real);
-    }
+    if (closed && !is_idle(slot))
+        (void)has_ended(real, slot);
     unpin(slot);
     return closed && is_idle(slot);
 }
@@ -404,8 +447,7 @@ static void destroy_event(const struct vmml_real *real, struct slot *slot)
 {
     CUevent event = GET(slot->event);
 
-    if (event == NULL ||
-        real->cuCtxPushCurrent_v2(slot->context) != CUDA_SUCCESS)
+    if (event == NULL || push_context(real, slot) != CUDA_SUCCESS)
         return;
     (void)real->cuEventDestroy_v2(event);
     vmml_pop_context(real);
@@ -445,6 +487,7 @@ static struct slot *add(const struct vmml_real *real, CUstream stream)
     CUcontext context;
     struct slot *slot;
     struct scope scope;
+    uint64_t id = 0;
 
     if (!vmml_order_is_trackable(stream))
         return NULL;
@@ -452,13 +495,15 @@ static struct slot *add(const struct vmml_real *real, CUstream stream)
     if (GET(order.closed) != 0)
         recycle_all(real);
     context = context_of(real, stream);
+    if (context != NULL)
+        (void)id_of(real, context, &id);
     leave_relaxed(real, &scope);
     if (context == NULL)
         return NULL;
     pthread_mutex_lock(&mutex);
     slot = find(stream);
     if (slot == NULL)
-        slot = insert(stream, context);
+        slot = insert(stream, context, id);
     pthread_mutex_unlock(&mutex);
     if (slot != NULL)
         vmml_order_last = &slot->head;
@@ -591,6 +636,46 @@ static struct slot *find_and_take_out(CUstream stream)
     return slot;
 }
 
+/* Whoever saw it live may be recording on it. */
+static void close_slot(const struct vmml_real *real, struct slot *slot)
+{
+    atomic_fetch_add(&order.closed, 1);
+    atomic_store(&slot->state, CLOSED);
+    while (atomic_load(&slot->pins) != 0)
+        sched_yield();
+    recycle(real, slot);
+}
+
+static bool has_gone(const struct vmml_real *real, const struct slot *slot)
+{
+    CUresult result = push_context(real, slot);
+
+    if (result == CUDA_SUCCESS)
+        vmml_pop_context(real);
+    return is_gone(result);
+}
+
+void vmml_order_stream_begins(CUstream stream)
+{
+    const struct vmml_real *real = vmml_real();
+    struct scope scope;
+    struct slot *slot;
+
+    if (real == NULL || GET(order.used) == 0)
+        return;
+    pthread_mutex_lock(&mutex);
+    slot = find(stream);
+    pthread_mutex_unlock(&mutex);
+    if (slot == NULL)
+        return;
+    scope = enter_relaxed(real);
+    if (has_gone(real, slot) && find_and_take_out(stream) == slot) {
+        PUT(slot->finished, posted_of(slot));
+        close_slot(real, slot);
+    }
+    leave_relaxed(real, &scope);
+}
+
 static void put_back(struct slot *slot)
 {
     pthread_mutex_lock(&mutex);
@@ -621,12 +706,7 @@ CUresult vmml_order_stream_ends(CUstream stream)
         leave_relaxed(real, &scope);
         return result;
     }
-    atomic_fetch_add(&order.closed, 1);
-    atomic_store(&slot->state, CLOSED);
-    /* Whoever saw it live may be recording on it. */
-    while (atomic_load(&slot->pins) != 0)
-        sched_yield();
-    recycle(real, slot);
+    close_slot(real, slot);
     leave_relaxed(real, &scope);
     return CUDA_SUCCESS;
 }
@@ -637,7 +717,7 @@ CUresult vmml_order_stream_ends(CUstream stream)
 static CUresult wait_for_event(const struct vmml_real *real, struct slot *slot)
 {
     uint64_t recorded = GET(slot->recorded);
-    CUresult pushed = real->cuCtxPushCurrent_v2(slot->context);
+    CUresult pushed = push_context(real, slot);
     CUresult result = pushed;
 
     if (!is_gone(pushed)) {

@@ -126,6 +126,10 @@ static inline CUresult vmml_order_end_copy(CUstream stream)
     return CUDA_SUCCESS;
 }
 
+/* `stream` was made just now. A slot that has its name is of a stream that went
+ * with its context, which UCX does not destroy. */
+void vmml_order_stream_begins(CUstream stream);
+
 /* `stream` is about to be destroyed by anyone. An event stands for what it
  * still holds; its slot is used again when that has ended. An error: that can
  * neither be had nor waited for, and the stream must not be destroyed. */

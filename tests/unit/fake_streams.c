@@ -38,6 +38,8 @@ static struct {
     } events[EVENTS_MAX];
     struct op ops[OPS_MAX];
     bool dead[CONTEXTS_MAX];
+    unsigned long long ids[CONTEXTS_MAX];
+    CUstream next_stream; /* cuStreamCreate's next, or NULL */
     int stream_count, event_count, live_events, op_count, calls;
     struct {
         int count;
@@ -168,6 +170,21 @@ static CUresult pop_current(CUcontext *context)
     return leave(CUDA_SUCCESS);
 }
 
+static CUresult get_id(CUcontext context, unsigned long long *id)
+{
+    int number = (int)(uintptr_t)context;
+    CUresult error;
+
+    enter_call(FAKE_CTX_GET_ID);
+    CHECK(number > 0 && number < CONTEXTS_MAX);
+    if (fails(FAKE_CTX_GET_ID, &error))
+        return leave(error);
+    if (model.dead[number])
+        return leave(CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    *id = model.ids[number];
+    return leave(CUDA_SUCCESS);
+}
+
 static CUresult get_stream_context(CUstream stream, CUcontext *context)
 {
     enter_call(FAKE_STREAM_GET_CTX);
@@ -290,6 +307,15 @@ static CUresult synchronize_stream(CUstream stream)
     return leave(CUDA_SUCCESS);
 }
 
+static CUresult create_stream(CUstream *stream, unsigned flags)
+{
+    CHECK(model.next_stream != NULL);
+    fake_stream_again(model.next_stream, current());
+    *stream = model.next_stream;
+    model.next_stream = NULL;
+    return CUDA_SUCCESS;
+}
+
 static CUresult destroy_stream(CUstream stream)
 {
     pthread_mutex_lock(&model.mutex);
@@ -305,6 +331,8 @@ const struct vmml_real *vmml_real_search(void)
         .cuCtxGetCurrent = get_current,
         .cuCtxPushCurrent_v2 = push_current,
         .cuCtxPopCurrent_v2 = pop_current,
+        .cuCtxGetId = get_id,
+        .cuStreamCreate = create_stream,
         .cuStreamGetCtx = get_stream_context,
         .cuStreamSynchronize = synchronize_stream,
         .cuStreamWaitEvent = wait_event,
@@ -330,6 +358,7 @@ void fake_reset(void)
     memset(model.failures, 0, sizeof(model.failures));
     memset(model.meanwhile, 0, sizeof(model.meanwhile));
     memset(model.dead, 0, sizeof(model.dead));
+    memset(model.ids, 0, sizeof(model.ids));
     pthread_mutex_unlock(&model.mutex);
     fake_set_context(1);
 }
@@ -362,6 +391,13 @@ void fake_kill_context(int context)
     }
 }
 
+void fake_revive_context(int context)
+{
+    CHECK(model.dead[context]);
+    model.dead[context] = false;
+    model.ids[context]++;
+}
+
 CUstream fake_stream(int context)
 {
     int index;
@@ -384,6 +420,11 @@ void fake_stream_again(CUstream stream, int context)
     model.streams[index].context = context;
     model.streams[index].last = -1;
     model.streams[index].exists = true;
+}
+
+void fake_create_again(CUstream stream)
+{
+    model.next_stream = stream;
 }
 
 bool fake_stream_exists(CUstream stream)

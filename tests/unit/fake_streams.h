@@ -21,12 +21,17 @@ void fake_reset(void);
 void fake_set_context(int context);
 int fake_context_depth(void);
 void fake_kill_context(int context);
+/* Another one at the address of one that was killed. */
+void fake_revive_context(int context);
 
 CUstream fake_stream(int context);
 bool fake_stream_exists(CUstream stream);
 
 /* Another stream under the name of one that was destroyed. */
 void fake_stream_again(CUstream stream, int context);
+
+/* The next cuStreamCreate makes this name again, in the current context. */
+void fake_create_again(CUstream stream);
 
 /* Post a copy; returns the number of the operation. */
 int fake_copy(CUstream stream);
@@ -45,6 +50,7 @@ int fake_events(void);
 /* The next `count` calls of one function fail with `error`. */
 enum fake_call {
     FAKE_CTX_PUSH,
+    FAKE_CTX_GET_ID,
     FAKE_EVENT_CREATE,
     FAKE_EVENT_RECORD,
     FAKE_EVENT_QUERY,

@@ -184,8 +184,8 @@ static void test_idle_stream(void **state)
     calls = fake_calls();
     vmml_order_fence();
     copy(b, NULL);
-    /* Push, record and pop for its own event. */
-    assert_int_equal(fake_calls(), calls + 3);
+    /* Push, the context's id, record and pop for its own event. */
+    assert_int_equal(fake_calls(), calls + 4);
     /* Until it posts again. */
     op = copy(a, NULL);
     vmml_order_fence();
@@ -560,6 +560,85 @@ static void test_drain_of_dead_context(void **state)
     assert_true(set.bits[0] == 0);
 }
 
+/* UCX creates a stream, and gets the name of one that went with its context. */
+static void create_again(CUstream stream)
+{
+    CUstream made;
+
+    fake_create_again(stream);
+    assert_int_equal(vmml_cuStreamCreate(NULL, &made, CU_STREAM_NON_BLOCKING),
+                     CUDA_SUCCESS);
+    assert_ptr_equal(made, stream);
+}
+
+/* A stream that went with its context says nothing of the one that has its
+ * name now. */
+static void test_name_again_in_another_context(void **state)
+{
+    CUstream a = fake_stream(1), b = fake_stream(2);
+    int new;
+
+    copy(a, &set);
+    vmml_order_fence();
+    copy(a, &set);
+    fake_set_context(2);
+    fake_kill_context(1);
+    create_again(a);
+    new = copy(a, &set);
+    vmml_order_fence();
+    assert_true(fake_waits_for(copy(b, NULL), new));
+    assert_int_equal(vmml_order_drain(&set), CUDA_SUCCESS);
+    assert_true(fake_is_finished(new));
+    destroy(a);
+}
+
+/* The same, and the new context has the old one's address, as the primary one
+ * after a reset. The model aborts when an old stream or event is used. */
+static void test_name_again_in_a_context_again(void **state)
+{
+    CUstream a = fake_stream(1), b = fake_stream(1), c = fake_stream(1);
+    CUstream other = fake_stream(2);
+    int new;
+
+    copy(a, &set);
+    copy(b, &set);
+    copy(c, &set);
+    vmml_order_fence();
+    copy(a, &set);
+    copy(c, &set);
+    destroy(c);
+    fake_kill_context(1);
+    fake_revive_context(1);
+    create_again(a);
+    new = copy(a, &set);
+    vmml_order_fence();
+    fake_set_context(2);
+    assert_true(fake_waits_for(copy(other, NULL), new));
+    assert_int_equal(vmml_order_drain(&set), CUDA_SUCCESS);
+    assert_true(fake_is_finished(new));
+    assert_int_equal(vmml_order_stream_ends(b), CUDA_SUCCESS);
+    destroy(a);
+    copy(fake_stream(2), NULL);
+}
+
+/* A failure to tell says nothing. */
+static void test_context_cannot_be_told(void **state)
+{
+    CUstream a = fake_stream(1), b = fake_stream(1);
+    int op;
+
+    copy(b, NULL);
+    op = copy(a, &set);
+    vmml_order_fence();
+    fake_fail(FAKE_CTX_GET_ID, 1, CUDA_ERROR_UNKNOWN);
+    copy(b, NULL);
+    assert_true(fake_is_finished(op));
+    op = copy(a, &set);
+    fake_fail(FAKE_CTX_GET_ID, 1, CUDA_ERROR_UNKNOWN);
+    assert_int_equal(vmml_order_drain(&set), CUDA_SUCCESS);
+    assert_true(fake_is_finished(op));
+}
+
 /* --- hooks ---------------------------------------------------------------- */
 
 static void test_fence_hook(void **state)
@@ -828,6 +907,9 @@ int main(void)
         TEST(test_stream_that_cannot_end),
         TEST(test_dead_context),
         TEST(test_drain_of_dead_context),
+        TEST(test_name_again_in_another_context),
+        TEST(test_name_again_in_a_context_again),
+        TEST(test_context_cannot_be_told),
         TEST(test_fence_hook),
         TEST(test_stream_ends_while_it_is_recorded),
         TEST(test_event_stays_while_it_is_drained),

@@ -47,7 +47,9 @@ vmml_posting_begin(const struct vmml_mirror *mirror)
 
     if (posting == vmml_postings || (turn & 1) != 0)
         return NULL;
-    atomic_store_explicit(&posting->mirror, mirror, memory_order_relaxed);
+    /* Who finds this mirror in a turn that it read before knows that the thread
+     * has left the mirror of that turn, and what it did there. */
+    atomic_store_explicit(&posting->mirror, mirror, memory_order_release);
     atomic_store_explicit(&posting->turn, turn + 1, memory_order_release);
     /* The turn is seen before anything is looked at. */
     if (atomic_load_explicit(&vmml_postings_unfenced, memory_order_acquire))

@@ -108,6 +108,23 @@ static bool goes_high(struct rlimit *limit)
            (raise_limit(limit, wanted, 2) || limit->rlim_cur > least);
 }
 
+/* Returns -errno. The application, or another thread that raised it from what
+ * it was, may have set the limit below what is in use. */
+static int dup_high(int fd, struct rlimit *limit)
+{
+    int high, error;
+
+    for (;;) {
+        high = fcntl(fd, F_DUPFD_CLOEXEC, VMML_FD_LOWEST);
+        error = errno;
+        if (high >= 0 || error != EMFILE || limit->rlim_cur >= limit->rlim_max)
+            break;
+        if (!raise_limit(limit, limit->rlim_cur + 1, 2))
+            break;
+    }
+    return high < 0 ? -error : high;
+}
+
 int vmml_fd_raise(int fd)
 {
     struct rlimit limit;
@@ -116,11 +133,11 @@ int vmml_fd_raise(int fd)
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
         return give_up(fd, errno);
     if (fd < VMML_FD_LOWEST && goes_high(&limit)) {
-        high = fcntl(fd, F_DUPFD_CLOEXEC, VMML_FD_LOWEST);
+        high = dup_high(fd, &limit);
         /* EMFILE: every number from there on is taken. The low ones stay the
          * application's all the same. */
         if (high < 0)
-            return give_up(fd, errno);
+            return give_up(fd, -high);
         vmml_fd_close(fd);
         fd = high;
     } else if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {

@@ -371,6 +371,20 @@ static void fd_limit_rises_as_needed(void)
     CHECK(soft_limit() < 4096);
 }
 
+/* The application sets it back below what is in use. */
+static void fd_limit_is_set_back(void)
+{
+    unsigned i;
+
+    limit_to(1024, 16384);
+    for (i = 0; i < 5000; i++)
+        CHECK(one_more() >= VMML_FD_LOWEST);
+    limit_to(1024, 16384);
+    for (i = 0; i < 100; i++)
+        CHECK(one_more() >= VMML_FD_LOWEST);
+    CHECK(soft_limit() < 16384);
+}
+
 static void fd_low_where_there_is_no_room(void)
 {
     unsigned high = open_from(1024 - VMML_FD_SPARE, 1024);
@@ -472,6 +486,7 @@ int main(int argc, char **argv)
         LANE_TEST(index_is_read_while_it_grows),
         LANE_TEST(fd_numbers_are_high),
         LANE_TEST(fd_limit_rises_as_needed),
+        LANE_TEST(fd_limit_is_set_back),
         LANE_TEST(fd_low_where_there_is_no_room),
         LANE_TEST(fd_hard_limit_is_kept),
         LANE_TEST(fd_high_numbers_taken),

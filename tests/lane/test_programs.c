@@ -293,6 +293,300 @@ static void growth_finds_what_was_replaced(void)
     ex_stop(&pair.ex);
 }
 
+/* --- histories ------------------------------------------------------------ */
+
+#define SPAN  24 /* granules of a window, at most */
+#define REGS  5
+#define STALE 8
+
+/* A granule: what is mapped there, and what may still be read there because it
+ * ended unseen. */
+struct granule {
+    unsigned seed;         /* 0: nothing */
+    unsigned first, count; /* the mapping's */
+    unsigned stale[STALE];
+    unsigned stale_count;
+};
+
+struct history {
+    struct exporter ex;
+    unsigned random;
+    uint64_t base;
+    unsigned span;
+    struct granule granules[SPAN];
+    struct {
+        uint64_t memh; /* 0: none */
+        unsigned from, to;
+    } regs[REGS];
+    CUdeviceptr mirror; /* 0: none yet */
+    unsigned seeds, reads, refusals;
+};
+
+static unsigned pick(struct history *history, unsigned below)
+{
+    return (unsigned)rand_r(&history->random) % below;
+}
+
+static uint64_t at(const struct history *history, unsigned granule)
+{
+    return history->base + granule * CHUNK;
+}
+
+static void forget_stale(struct history *history, unsigned from, unsigned to)
+{
+    for (; from < to; from++)
+        history->granules[from].stale_count = 0;
+}
+
+static void end_mapping(struct granule *granule, bool seen)
+{
+    if (seen)
+        granule->stale_count = 0;
+    else if (granule->seed != 0 && granule->stale_count < STALE)
+        granule->stale[granule->stale_count++] = granule->seed;
+    granule->seed = 0;
+}
+
+static void do_map(struct history *history, bool seen)
+{
+    unsigned from = pick(history, history->span), count = 1 + pick(history, 4);
+    unsigned i;
+
+    for (i = 0; i < count; i++)
+        if (from + i >= history->span ||
+            history->granules[from + i].seed != 0 ||
+            history->granules[from + i].stale_count >= STALE - 1)
+            break;
+    count = i;
+    if (count == 0)
+        return;
+    history->seeds++;
+    if (seen)
+        ex_map(&history->ex, at(history, from), count * CHUNK, 1,
+               history->seeds);
+    else
+        ex_map_unseen(&history->ex, at(history, from), count * CHUNK, 1,
+                      history->seeds);
+    for (i = from; i < from + count; i++) {
+        history->granules[i].seed = history->seeds;
+        history->granules[i].first = from;
+        history->granules[i].count = count;
+    }
+    if (seen)
+        forget_stale(history, from, from + count);
+}
+
+/* One mapping, or all that a few granules hold. */
+static void do_unmap(struct history *history, bool seen)
+{
+    unsigned from = pick(history, history->span), to, i;
+
+    if (history->granules[from].seed == 0)
+        return;
+    to = history->granules[from].first + history->granules[from].count;
+    from = history->granules[from].first;
+    while (to < history->span && history->granules[to].seed != 0 &&
+           pick(history, 2) == 0)
+        to += history->granules[to].count;
+    CHECK_CU((seen ? ex_unmap : ex_unmap_unseen)(
+        &history->ex, at(history, from), (to - from) * CHUNK));
+    for (i = from; i < to; i++)
+        end_mapping(&history->granules[i], seen);
+}
+
+static bool is_allowed(const struct granule *granule, unsigned seed)
+{
+    unsigned i;
+
+    for (i = 0; i < granule->stale_count; i++)
+        if (granule->stale[i] == seed)
+            return true;
+    return granule->seed == seed && seed != 0;
+}
+
+static bool holds_allowed(const struct history *history, unsigned granule,
+                          const uint8_t *bytes)
+{
+    unsigned seed;
+
+    for (seed = 1; seed <= history->seeds; seed++)
+        if (lane_differs(bytes, at(history, granule), CHUNK, seed) == CHUNK) {
+            if (is_allowed(&history->granules[granule], seed))
+                return true;
+            fprintf(stderr, "granule %u: bytes of seed %u, mapped is %u\n",
+                    granule, seed, history->granules[granule].seed);
+        }
+    return false;
+}
+
+static void do_read(struct history *history, unsigned from, unsigned count,
+                    bool must)
+{
+    uint8_t *bytes = sim_host_view(im_buffer(), count * CHUNK);
+    CUresult result;
+    unsigned i;
+
+    if (history->mirror == 0)
+        return;
+    memset(bytes, 0xee, count * CHUNK);
+    result =
+        im_post(im_buffer(), history->mirror + from * CHUNK, count * CHUNK);
+    CHECK_CU(cuStreamSynchronize(im_stream()));
+    history->reads++;
+    if (result != CUDA_SUCCESS) {
+        CHECK_EQUAL(result, CUDA_ERROR_INVALID_VALUE);
+        CHECK(!must);
+        history->refusals++;
+        return;
+    }
+    for (i = 0; i < count; i++)
+        CHECK(holds_allowed(history, from + i, bytes + i * CHUNK));
+}
+
+/* What is mapped and known to be. */
+static void read_mapped(struct history *history, unsigned from, unsigned to)
+{
+    unsigned first;
+
+    while (from < to) {
+        for (first = from; from < to && history->granules[from].seed != 0 &&
+                           history->granules[from].stale_count == 0;
+             from++)
+            continue;
+        if (from > first)
+            do_read(history, first, from - first, true);
+        else
+            from++;
+    }
+}
+
+static void do_pack(struct history *history, unsigned i, bool fresh)
+{
+    unsigned from = history->regs[i].from, to = history->regs[i].to;
+    uint8_t key[KEY_SIZE];
+
+    if (!fresh) {
+        from += pick(history, to - from);
+        to = from + 1 + pick(history, to - from);
+    }
+    CHECK(ex_pack(&history->ex, history->regs[i].memh, at(history, from),
+                  (to - from) * CHUNK, key));
+    CHECK_EQUAL(lane_reason(key), VMML_REASON_NONE);
+    if (fresh)
+        forget_stale(history, from, to);
+    CHECK(im_prepare(key));
+    history->mirror = im_open(key);
+    read_mapped(history, from, to);
+}
+
+static void do_reg(struct history *history)
+{
+    unsigned i = pick(history, REGS), from, to;
+
+    if (history->regs[i].memh != 0) {
+        ex_dereg(&history->ex, history->regs[i].memh);
+        history->regs[i].memh = 0;
+        return;
+    }
+    from = pick(history, history->span);
+    while (from < history->span && history->granules[from].seed == 0)
+        from++;
+    if (from == history->span)
+        return;
+    to = from + 1 + pick(history, history->span - from);
+    if (pick(history, 4) != 0) /* a run without a hole */
+        for (to = from + 1;
+             to < history->span && history->granules[to].seed != 0; to++)
+            continue;
+    history->regs[i].from = from;
+    history->regs[i].to = to;
+    history->regs[i].memh =
+        ex_reg(&history->ex, at(history, from), (to - from) * CHUNK);
+    CHECK(history->regs[i].memh != 0);
+    do_pack(history, i, true);
+}
+
+/* The reservation goes, and comes back, as large or not. */
+static void do_reserve(struct history *history)
+{
+    unsigned i, span = 8 + pick(history, SPAN - 8);
+
+    for (i = 0; i < REGS; i++) {
+        if (history->regs[i].memh != 0)
+            ex_dereg(&history->ex, history->regs[i].memh);
+        history->regs[i].memh = 0;
+    }
+    for (i = 0; i < history->span; i++) {
+        if (history->granules[i].seed == 0)
+            continue;
+        CHECK_CU(ex_unmap(&history->ex, at(history, i),
+                          history->granules[i].count * CHUNK));
+        i += history->granules[i].count - 1;
+    }
+    ex_free_address(&history->ex, history->base, history->span * CHUNK);
+    memset(history->granules, 0, sizeof(history->granules));
+    if (history->mirror != 0 && pick(history, 2) == 0)
+        CHECK(im_close(history->mirror));
+    if (pick(history, 3) == 0)
+        span = history->span;
+    do_read(history, 0, history->span, false);
+    ex_reserve_at(&history->ex, history->base, span * CHUNK);
+    do_read(history, 0, 1, false);
+    history->span = span;
+    history->mirror = 0;
+}
+
+static void one_step(struct history *history)
+{
+    unsigned step = pick(history, 100), from;
+
+    if (step < 25) {
+        do_map(history, step < 13);
+    } else if (step < 42) {
+        do_unmap(history, step < 33);
+    } else if (step < 54) {
+        do_reg(history);
+    } else if (step < 84) {
+        from = pick(history, REGS);
+        if (history->regs[from].memh != 0)
+            do_pack(history, from, false);
+    } else if (step < 99) {
+        from = pick(history, history->span);
+        do_read(history, from, 1 + pick(history, history->span - from), false);
+    } else {
+        do_reserve(history);
+    }
+}
+
+/* Chunks of several sizes, mapped, unmapped and replaced, seen or not; what is
+ * registered and packed in parts; the reservation made anew. Each byte that a
+ * copy gives is of what is mapped, or of what ended unseen since a registration
+ * was packed there for the first time; and what a key names can be read. */
+static void histories(void)
+{
+    const char *rounds = getenv("VMML_TEST_HISTORIES");
+    const char *first = getenv("VMML_TEST_HISTORY");
+    unsigned count = rounds != NULL ? (unsigned)atoi(rounds) : 8, round, step;
+    static struct history history;
+
+    history.ex = ex_start();
+    history.span = SPAN;
+    history.base = ex_reserve(&history.ex, SPAN * CHUNK);
+    lane_cuda(0);
+    for (round = 0; round < count; round++) {
+        history.random = round + (first != NULL ? (unsigned)atoi(first) : 0);
+        if (rounds != NULL)
+            fprintf(stderr, "history %u: %u reads, %u refused\n",
+                    history.random, history.reads, history.refusals);
+        do_reserve(&history);
+        history.seeds = 0;
+        for (step = 0; step < 150; step++)
+            one_step(&history);
+    }
+    CHECK(history.refusals < history.reads);
+    ex_stop(&history.ex);
+}
+
 int main(int argc, char **argv)
 {
     static const struct lane_test tests[] = {
@@ -300,6 +594,7 @@ int main(int argc, char **argv)
         LANE_PAIR(contexts_come_and_go),
         LANE_PAIR(threads_come_and_go),
         LANE_PAIR(growth_finds_what_was_replaced),
+        LANE_PAIR(histories),
     };
 
     return lane_main(argc, argv, tests, sizeof(tests) / sizeof(tests[0]));

@@ -17,6 +17,21 @@ CUresult vmml_cuStreamCreate VMML_WITH_CALLER((CUstream * stream,
     return result;
 }
 
+CUresult vmml_cuStreamCreateWithPriority VMML_WITH_CALLER((CUstream * stream,
+                                                           unsigned flags,
+                                                           int priority))
+{
+    const struct vmml_real *real = vmml_real();
+    CUresult result;
+
+    if (real == NULL || real->cuStreamCreateWithPriority == NULL)
+        return VMML_CU_MISSING;
+    result = real->cuStreamCreateWithPriority(stream, flags, priority);
+    if (result == CUDA_SUCCESS)
+        vmml_order_stream_begins(*stream);
+    return result;
+}
+
 /* Whoever ends it: a stream that was never tracked costs one look-up. */
 CUresult vmml_cuStreamDestroy_v2 VMML_WITH_CALLER((CUstream stream))
 {

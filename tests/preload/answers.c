@@ -309,7 +309,10 @@ static void ask_rest(const struct doors *d)
     printf("rest %d", d->cuMemImportFromShareableHandle(
                           &handle, (void *)(uintptr_t)-1,
                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
-    CHECK_INT(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    printf(" %d", d->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    printf(" %d", d->cuStreamDestroy_v2(stream));
+    printf(" %d", d->cuStreamCreate(&stream, ~0u));
+    printf(" %d", d->cuStreamCreateWithPriority(&stream, 0, 0));
     printf(" %d\n", d->cuStreamDestroy_v2(stream));
 }
 

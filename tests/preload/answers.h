@@ -16,6 +16,8 @@
     X(cuIpcOpenMemHandle_v2, "cuIpcOpenMemHandle")                             \
     X(cuIpcCloseMemHandle, "cuIpcCloseMemHandle")                              \
     X(cuMemcpyDtoDAsync_v2, "cuMemcpyDtoDAsync")                               \
+    X(cuStreamCreate, "cuStreamCreate")                                        \
+    X(cuStreamCreateWithPriority, "cuStreamCreateWithPriority")                \
     X(cuStreamDestroy_v2, "cuStreamDestroy")                                   \
     X(cuMemMap, "cuMemMap")                                                    \
     X(cuMemUnmap, "cuMemUnmap")                                                \

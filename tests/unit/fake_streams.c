@@ -316,6 +316,13 @@ static CUresult create_stream(CUstream *stream, unsigned flags)
     return CUDA_SUCCESS;
 }
 
+static CUresult create_stream_with_priority(CUstream *stream, unsigned flags,
+                                            int priority)
+{
+    (void)priority;
+    return create_stream(stream, flags);
+}
+
 static CUresult destroy_stream(CUstream stream)
 {
     pthread_mutex_lock(&model.mutex);
@@ -333,6 +340,7 @@ const struct vmml_real *vmml_real_search(void)
         .cuCtxPopCurrent_v2 = pop_current,
         .cuCtxGetId = get_id,
         .cuStreamCreate = create_stream,
+        .cuStreamCreateWithPriority = create_stream_with_priority,
         .cuStreamGetCtx = get_stream_context,
         .cuStreamSynchronize = synchronize_stream,
         .cuStreamWaitEvent = wait_event,

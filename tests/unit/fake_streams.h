@@ -30,7 +30,8 @@ bool fake_stream_exists(CUstream stream);
 /* Another stream under the name of one that was destroyed. */
 void fake_stream_again(CUstream stream, int context);
 
-/* The next cuStreamCreate makes this name again, in the current context. */
+/* The next stream that is created has this name again, in the current context.
+ */
 void fake_create_again(CUstream stream);
 
 /* Post a copy; returns the number of the operation. */

@@ -560,7 +560,7 @@ static void test_drain_of_dead_context(void **state)
     assert_true(set.bits[0] == 0);
 }
 
-/* UCX creates a stream, and gets the name of one that went with its context. */
+/* A stream is created, and gets the name of one that went with its context. */
 static void create_again(CUstream stream)
 {
     CUstream made;
@@ -571,9 +571,20 @@ static void create_again(CUstream stream)
     assert_ptr_equal(made, stream);
 }
 
+static void create_again_with_priority(CUstream stream)
+{
+    CUstream made;
+
+    fake_create_again(stream);
+    assert_int_equal(vmml_cuStreamCreateWithPriority(
+                         NULL, &made, CU_STREAM_NON_BLOCKING, -1),
+                     CUDA_SUCCESS);
+    assert_ptr_equal(made, stream);
+}
+
 /* A stream that went with its context says nothing of the one that has its
  * name now. */
-static void test_name_again_in_another_context(void **state)
+static void name_again_in_another_context(void (*create)(CUstream))
 {
     CUstream a = fake_stream(1), b = fake_stream(2);
     int new;
@@ -583,13 +594,23 @@ static void test_name_again_in_another_context(void **state)
     copy(a, &set);
     fake_set_context(2);
     fake_kill_context(1);
-    create_again(a);
+    create(a);
     new = copy(a, &set);
     vmml_order_fence();
     assert_true(fake_waits_for(copy(b, NULL), new));
     assert_int_equal(vmml_order_drain(&set), CUDA_SUCCESS);
     assert_true(fake_is_finished(new));
     destroy(a);
+}
+
+static void test_name_again_in_another_context(void **state)
+{
+    name_again_in_another_context(create_again);
+}
+
+static void test_name_again_with_priority(void **state)
+{
+    name_again_in_another_context(create_again_with_priority);
 }
 
 /* The same, and the new context has the old one's address, as the primary one
@@ -908,6 +929,7 @@ int main(void)
         TEST(test_dead_context),
         TEST(test_drain_of_dead_context),
         TEST(test_name_again_in_another_context),
+        TEST(test_name_again_with_priority),
         TEST(test_name_again_in_a_context_again),
         TEST(test_context_cannot_be_told),
         TEST(test_fence_hook),

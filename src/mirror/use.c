@@ -67,9 +67,18 @@ void vmml_posting_start(void)
  * this did not, and sees what was changed before this. */
 bool vmml_posting_barrier(void)
 {
+    int status;
+
     atomic_thread_fence(memory_order_seq_cst);
-    return !atomic_load(&vmml_postings_unfenced) ||
-           membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0;
+    if (!atomic_load(&vmml_postings_unfenced))
+        return true;
+    status = membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+    /* The process is not registered (membarrier(2)), as after it was restored
+     * from a checkpoint. */
+    if (status == -EPERM &&
+        membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0)
+        status = membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+    return status == 0;
 }
 
 bool vmml_posting_is_in(const struct vmml_mirror *mirror)

@@ -4,9 +4,9 @@
  *
  * No system call and no lock. Each thread has its own counts, as far as there
  * are enough (VMML_STATS_SHARDS - 1), so that a count is a load and a store
- * that no other thread disturbs; the threads after those share one set and add
- * atomically. Works at any time, also before main and in a forked child, whose
- * counts nobody sees.
+ * that no other thread disturbs, and the next thread has them when it ends; the
+ * threads that are more share one set and add atomically. Works at any time,
+ * also before main and in a forked child, whose counts nobody sees.
  */
 #ifndef VMML_STATS_COUNT_H
 #define VMML_STATS_COUNT_H

@@ -141,6 +141,49 @@ static void test_threads(void **state)
                      THREADS * (COUNTS - 1));
 }
 
+static pthread_key_t late;
+
+static void count_late(void *arg)
+{
+    (void)arg;
+    vmml_count(keys_packed);
+    assert_int_equal(vmml_stats_shard, 0);
+}
+
+static void *count_once(void *arg)
+{
+    (void)arg;
+    assert_int_equal(pthread_setspecific(late, &late), 0);
+    vmml_count(keys_packed);
+    return (void *)(uintptr_t)vmml_stats_shard;
+}
+
+/* Threads that come and go, one after the other and some at once, have a shard
+ * each; that of a thread that has ended is no longer its own. */
+static void test_threads_end(void **state)
+{
+    const uint64_t before = vmml_count_get(VMML_COUNT_keys_packed);
+    pthread_t threads[4];
+    unsigned round, i;
+    void *shards[4];
+
+    (void)state;
+    /* Made later: its destructor runs after that of the shard. */
+    assert_int_equal(pthread_key_create(&late, count_late), 0);
+    for (round = 0; round < 4 * VMML_STATS_SHARDS; round++) {
+        for (i = 0; i < 4; i++)
+            assert_int_equal(
+                pthread_create(&threads[i], NULL, count_once, NULL), 0);
+        for (i = 0; i < 4; i++) {
+            assert_int_equal(pthread_join(threads[i], &shards[i]), 0);
+            assert_non_null(shards[i]);
+        }
+    }
+    assert_int_equal(vmml_count_get(VMML_COUNT_keys_packed),
+                     before + 2 * 4 * round);
+    assert_int_equal(pthread_key_delete(late), 0);
+}
+
 static atomic_uint firsts;
 
 static void *lose_much(void *arg)
@@ -271,6 +314,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_start),
         cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_threads_end),
         cmocka_unit_test(test_lost),
         cmocka_unit_test(test_reasons),
         cmocka_unit_test(test_mirrors),

@@ -461,6 +461,7 @@ void scenario_neighbours(void);
 void scenario_identity(void);
 void scenario_aliases(void);
 void scenario_idle(void);
+void scenario_contexts(void);
 void scenario_fence(void);
 void scenario_fence_unwatched(void);
 void scenario_vmm_then_malloc(void);

@@ -40,6 +40,7 @@ const struct scenario scenarios[] = {
     {"rounds", scenario_rounds, false},
     {"restarted", scenario_restarted, false},
     {"idle", scenario_idle, false},
+    {"contexts", scenario_contexts, false},
     {"fence", scenario_fence, false},
     {"fence-unwatched", scenario_fence_unwatched, false},
     {"vmm-then-malloc", scenario_vmm_then_malloc, false},

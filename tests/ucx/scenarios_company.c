@@ -226,3 +226,58 @@ void scenario_late_context(void)
     key_destroy(&again);
     remote_free(&remote);
 }
+
+/* ---- contexts that end under UCX ---- */
+
+/* Two keys are two of UCX's streams, in each context. */
+static void through(const struct key *keys, unsigned count, const char *detail)
+{
+    unsigned round, i;
+
+    for (round = 0; round < 2; round++) {
+        for (i = 0; i < count; i++) {
+            const struct remote *remote = keys[i].remote;
+            uint64_t seed = new_seed();
+
+            report_detail(
+                remote, "put",
+                key_put(&keys[i], remote->offset, remote->length, seed),
+                detail);
+            report_detail(
+                remote, "get",
+                key_get(&keys[i], remote->offset, remote->length, seed),
+                detail);
+        }
+        ucp_worker_fence(ucx.worker);
+    }
+}
+
+/* UCX leaves its streams in them, and goes on in the next one. */
+void scenario_contexts(void)
+{
+    struct remote remotes[2] = {filled(opt.kind, new_seed()),
+                                filled("malloc:8M", new_seed())};
+    struct key keys[2] = {key_make_all(&remotes[0]), key_make_all(&remotes[1])};
+    CUcontext context, primary;
+    unsigned i;
+
+    CU_MUST(cuCtxGetCurrent(&primary));
+    through(keys, 2, "primary");
+    for (i = 0; i < 2; i++) {
+        CU_MUST(cuCtxCreate(&context, NULL, 0, opt.device));
+        through(keys, 2, "created");
+        CU_MUST(cuCtxDestroy(context));
+        CU_MUST(cuCtxSetCurrent(primary));
+        through(keys, 2, "primary-again");
+    }
+    for (i = 0; i < 2; i++) {
+        CU_MUST(cuDevicePrimaryCtxReset(opt.device));
+        CU_MUST(cuDevicePrimaryCtxRetain(&context, opt.device));
+        CU_MUST(cuCtxSetCurrent(context));
+        through(keys, 1, "reset"); /* an IPC mapping went with the old one */
+    }
+    for (i = 0; i < 2; i++) {
+        key_destroy(&keys[i]);
+        remote_free(&remotes[i]);
+    }
+}

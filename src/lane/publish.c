@@ -363,6 +363,40 @@ static bool is_aligned(const struct vmml_window *window,
            mapping->size <= window->base + window->size - mapping->base;
 }
 
+/* A description may be of two mappings, or of one and none: then the reason
+ * that was found in it says nothing. */
+static bool is_described(const struct vmml_real *real, uint64_t address,
+                         const struct mapping *mapping)
+{
+    struct mapping now;
+
+    return describe(real, address, &now) == CUDA_SUCCESS &&
+           now.buffer_id == mapping->buffer_id && now.base == mapping->base &&
+           now.size == mapping->size && now.device == mapping->device &&
+           now.has_fd == mapping->has_fd &&
+           now.has_fabric == mapping->has_fabric;
+}
+
+/* The mapping, as it was described, becomes a pending chunk. */
+static enum vmml_reason enter_new(const struct vmml_real *real,
+                                  struct vmml_window *window,
+                                  const struct mapping *mapping)
+{
+    enum vmml_reason reason;
+    struct means means;
+
+    if (!is_aligned(window, mapping))
+        return VMML_REASON_WINDOW;
+    /* Other chunks there are stale, or this mapping is by now. */
+    vmml_compare_range(real, mapping->base, mapping->size, 0);
+    vmml_fork_hold();
+    reason = export_chunk(real, window, mapping, &means);
+    if (reason == VMML_REASON_NONE)
+        reason = enter(window, mapping, &means);
+    vmml_fork_release();
+    return reason;
+}
+
 /* One step nearer to what publish_at() is to reach. *done: it is reached. */
 static enum vmml_reason try_publish(const struct vmml_real *real,
                                     struct vmml_window *window,
@@ -371,7 +405,6 @@ static enum vmml_reason try_publish(const struct vmml_real *real,
 {
     enum known known = look_up(window, address, mapping);
     enum vmml_reason reason = VMML_REASON_NONE;
-    struct means means;
 
     *done = false;
     if (known != KNOWN_NOT)
@@ -381,17 +414,11 @@ static enum vmml_reason try_publish(const struct vmml_real *real,
     reason = query_reason(describe(real, address, mapping));
     if (reason != VMML_REASON_NONE)
         return reason;
-    if (!is_aligned(window, mapping))
-        return VMML_REASON_WINDOW;
-    /* Other chunks there are stale, or this mapping is by now. */
-    vmml_compare_range(real, mapping->base, mapping->size, 0);
-    vmml_fork_hold();
-    reason = export_chunk(real, window, mapping, &means);
-    if (reason == VMML_REASON_NONE)
-        reason = enter(window, mapping, &means);
-    else if (reason == VMML_REASON_HOLE)
-        reason = VMML_REASON_NONE; /* unmapped since: look again */
-    vmml_fork_release();
+    reason = enter_new(real, window, mapping);
+    /* Unmapped since, or it never was as described: look again. */
+    if (reason == VMML_REASON_HOLE ||
+        (reason != VMML_REASON_NONE && !is_described(real, address, mapping)))
+        reason = VMML_REASON_NONE;
     return reason;
 }
 

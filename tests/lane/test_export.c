@@ -216,13 +216,22 @@ static CUresult CUDAAPI torn_attributes(unsigned count,
         else if (torn == 2 &&
                  names[i] == CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR)
             *(CUdeviceptr *)data[i] -= CHUNK;
+        /* What it says where nothing is mapped. */
+        else if (torn == 3 && names[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
+            *(int *)data[i] = CU_DEVICE_INVALID;
+        else if (torn == 4 &&
+                 names[i] == CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR)
+            *(CUdeviceptr *)data[i] = 0;
+        else if (torn == 5 &&
+                 names[i] == CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES)
+            *(unsigned long long *)data[i] = 0;
     }
     torn = 0;
     return result;
 }
 
-/* The first description is of the mapping before and of this one: what is
- * published in the end is what is mapped. */
+/* The first description is of the mapping before, or of nothing, and of this
+ * one: what is published in the end is what is mapped. */
 static void a_torn_description_is_not_published(void)
 {
     vmml_uct_mem_h memh;
@@ -232,7 +241,7 @@ static void a_torn_description_is_not_published(void)
     lane_cuda(0);
     attributes_real = lane_real()->cuPointerGetAttributes;
     lane_real()->cuPointerGetAttributes = torn_attributes;
-    for (how = 1; how <= 2; how++) {
+    for (how = 1; how <= 5; how++) {
         base = lane_reserve(MANY * CHUNK);
         lane_map_run(base, CHUNK, 4, 1);
         memh = lane_reg(base, 4 * CHUNK);

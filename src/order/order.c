@@ -24,6 +24,7 @@
 #include <string.h>
 
 #include "base/driver.h"
+#include "base/fork.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "doors/real.h"
@@ -489,7 +490,7 @@ static struct slot *add(const struct vmml_real *real, CUstream stream)
     struct scope scope;
     uint64_t id = 0;
 
-    if (!vmml_order_is_trackable(stream))
+    if (!vmml_order_is_trackable(stream) || vmml_fork_watch() != 0)
         return NULL;
     scope = enter_relaxed(real);
     if (GET(order.closed) != 0)

@@ -11,6 +11,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
+#include "base/fork.h"
 #include "hooks.h"
 #include "mirror/mirror.h"
 #include "order/order.h"
@@ -263,6 +264,33 @@ static void threads_come_and_go(void)
         back(&pair, COUNT, seed + 1);
     }
     ex_stop(&pair.ex);
+}
+
+/* --- forks ---------------------------------------------------------------- */
+
+/* UCX that has posted copies, and no lane: what is known of its streams, and
+ * the lock of that, are not the child's. */
+static void a_fork_after_a_copy(void)
+{
+    struct lane lane;
+    int status;
+    pid_t pid;
+
+    CHECK(setenv("VMMLANE_STATS", "off", 1) == 0);
+    lane_cuda(0);
+    lane = open_lane();
+    CHECK_CU(vmml_cuMemcpyDtoDAsync_v2(
+        lane_caller(), lane.buffer, lane.buffer + CHUNK, CHUNK, lane.stream));
+    CHECK_CU(cuStreamSynchronize(lane.stream));
+    CHECK(vmml_order_last != NULL);
+    pid = fork();
+    if (pid == 0) {
+        CHECK(vmml_in_child);
+        CHECK(atomic_load(&vmml_order_last->stream) == NULL);
+        _exit(0);
+    }
+    CHECK_EQUAL(waitpid(pid, &status, 0), pid);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 /* --- growth --------------------------------------------------------------- */
@@ -593,6 +621,7 @@ int main(int argc, char **argv)
         LANE_PAIR(contexts_are_reset),
         LANE_PAIR(contexts_come_and_go),
         LANE_PAIR(threads_come_and_go),
+        LANE_TEST(a_fork_after_a_copy),
         LANE_PAIR(growth_finds_what_was_replaced),
         LANE_PAIR(histories),
     };
